@@ -1,0 +1,1 @@
+"""Fault-tolerant PPO for language models on Ray and Megatron-Core."""

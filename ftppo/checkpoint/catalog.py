@@ -1,0 +1,151 @@
+"""The checkpoints in a store. Comes in: a store and step numbers; goes out: manifests, problems found, things removed.
+
+What exists is what has a manifest, found by looking into the store: nothing is remembered between runs. No torch here.
+"""
+
+import zlib
+from collections.abc import Collection, Iterable
+
+from ftppo.checkpoint.index import Index, ObjectRecord
+from ftppo.checkpoint.manifest import INDEX, Manifest, attempt_of, manifest_key, manifest_step
+from ftppo.clock import Clock, SystemClock
+from ftppo.errors import CheckpointError, CorruptCheckpoint, NotFound
+from ftppo.storage.base import ObjectStore
+
+_CHUNK_BYTES = 16 * 2**20  # of an object whose checksum is taken
+
+
+class Catalog:
+    """Checkpoints of one store. Every method asks the store anew."""
+
+    def __init__(self, store: ObjectStore, clock: Clock | None = None) -> None:
+        self.store = store
+        self.clock = clock or SystemClock()
+
+    def steps(self) -> list[int]:
+        """Steps that have a manifest, newest first. Does not open the manifests."""
+        found = (manifest_step(info.key) for info in self.store.list("step-"))
+        return sorted((step for step in found if step is not None), reverse=True)
+
+    def published(self) -> list[Manifest]:
+        """All checkpoints, newest first. Raises CorruptCheckpoint where a manifest cannot be read."""
+        return [self.load(step) for step in self.steps()]
+
+    def latest(self) -> Manifest | None:
+        """The newest checkpoint; None where there is none.
+
+        Raises CorruptCheckpoint where its manifest cannot be read: going on from an older one is a person's decision.
+        """
+        steps = self.steps()
+        return self.load(steps[0]) if steps else None
+
+    def load(self, step: int) -> Manifest:
+        """The checkpoint of `step`. Raises CheckpointError where there is none, CorruptCheckpoint where garbled."""
+        manifest = self._manifest(step)
+        if manifest is None:
+            raise CheckpointError(f"{self.store.url}: no checkpoint of step {step}; there are {self.steps()}")
+        return manifest
+
+    def index(self, manifest: Manifest) -> Index:
+        """Where the tensors of a checkpoint lie. Raises CorruptCheckpoint where the index is not what was published."""
+        key = f"{manifest.prefix}/{INDEX}"
+        wanted = manifest.find(INDEX)
+        if wanted is None:
+            raise CorruptCheckpoint(f"{manifest_key(manifest.step)} names no {INDEX}")
+        try:
+            data = self.store.get(key)
+        except NotFound as error:
+            raise CorruptCheckpoint(f"{key} is missing") from error
+        if len(data) != wanted.size or f"{zlib.crc32(data):08x}" != wanted.crc32:
+            raise CorruptCheckpoint(f"{key} is not what was written ({len(data)} bytes, {wanted.size} expected)")
+        return Index.from_bytes(data, key)
+
+    def verify(self, step: int, deep: bool = False) -> list[str]:
+        """What is wrong with the checkpoint of `step`, one line each, each naming the object; nothing wrong: empty.
+
+        Looks at presence and size of every object; `deep` reads them all and compares checksums.
+        """
+        try:
+            manifest = self.load(step)
+            self.index(manifest)
+        except CheckpointError as error:
+            return [str(error)]
+        folder = f"{manifest.prefix}/"
+        sizes = {info.key.removeprefix(folder): info.size_bytes for info in self.store.list(folder)}
+        problems = (self._problem(folder, entry, sizes.get(entry.name), deep) for entry in manifest.objects)
+        return [problem for problem in problems if problem is not None]
+
+    def prune(self, steps: Iterable[int]) -> None:
+        """Removes checkpoints, each manifest before its data: a removal cut short leaves an attempt that sweep() knows.
+
+        Where the manifest cannot be read it alone is removed, and sweep() does the rest. Steps without one are passed.
+        """
+        for step in steps:
+            try:
+                manifest = self._manifest(step)
+            except CorruptCheckpoint:
+                manifest = None
+            self.store.delete(manifest_key(step))
+            if manifest is not None:
+                self._delete_under(manifest.prefix)
+
+    def sweep(self, older_than_s: float, live: Collection[str] = ()) -> list[str]:
+        """Removes attempts that no manifest names, and uploads never finished, of which nothing is younger than that.
+
+        `live` are prefixes of attempts still being written; while there are any, uploads are left alone, for one may be
+        theirs. Returns the prefixes removed.
+        """
+        newest_s: dict[str, float] = {}
+        step_of: dict[str, int] = {}
+        for info in self.store.list("step-"):
+            found = attempt_of(info.key)
+            if found is not None:
+                step_of[found[1]] = found[0]
+                newest_s[found[1]] = max(newest_s.get(found[1], info.modified_s), info.modified_s)
+        oldest_s = self.clock.now() - older_than_s
+        old = [prefix for prefix, when in newest_s.items() if when <= oldest_s and prefix not in live]
+        # manifests are asked for after the listing, one at a time: an attempt published meanwhile is then seen
+        leftovers = [prefix for prefix in old if not self._names(step_of[prefix], prefix)]
+        for prefix in leftovers:
+            self._delete_under(prefix)
+        if not live:
+            self.store.sweep_uploads("step-", older_than_s)
+        return leftovers
+
+    def _manifest(self, step: int) -> Manifest | None:
+        key = manifest_key(step)
+        try:
+            manifest = Manifest.from_bytes(self.store.get(key), key)
+        except NotFound:
+            return None
+        if manifest.step != step:
+            raise CorruptCheckpoint(f"{key} is about step {manifest.step}")
+        return manifest
+
+    def _names(self, step: int, prefix: str) -> bool:
+        """Whether the manifest of `step` names the attempt; one that cannot be read may name any."""
+        try:
+            manifest = self._manifest(step)
+        except CorruptCheckpoint:
+            return True
+        return manifest is not None and manifest.prefix == prefix
+
+    def _problem(self, folder: str, entry: ObjectRecord, size: int | None, deep: bool) -> str | None:
+        key = folder + entry.name
+        if size is None:
+            return f"{key} is missing"
+        if size != entry.size:
+            return f"{key} has {size} bytes, {entry.size} were written"
+        if deep and self._crc32(key, size) != entry.crc32:
+            return f"{key} has other content than was written"
+        return None
+
+    def _crc32(self, key: str, size: int) -> str:
+        crc32 = 0
+        for start in range(0, size, _CHUNK_BYTES):
+            crc32 = zlib.crc32(self.store.get(key, start, _CHUNK_BYTES), crc32)
+        return f"{crc32:08x}"
+
+    def _delete_under(self, prefix: str) -> None:
+        for info in self.store.list(f"{prefix}/"):
+            self.store.delete(info.key)

@@ -1,0 +1,25 @@
+"""The store and the retries that the config asks for. Comes in: the checkpoint section; goes out: an ObjectStore, a Retrier."""
+
+import hashlib
+
+from ftppo.config import Checkpoint, Config
+from ftppo.storage.base import ObjectStore
+from ftppo.storage.retry import Retrier, RetryPolicy
+from ftppo.storage.url import open_store
+
+
+def store_of(knobs: Checkpoint) -> ObjectStore:
+    """The store at `knobs.url`, which must be given. Raises ConfigError."""
+    assert knobs.url is not None, "the driver fills in the default"
+    return open_store(knobs.url, endpoint=knobs.endpoint, checksums=knobs.checksums)
+
+
+def make_retrier(knobs: Checkpoint) -> Retrier:
+    """Retries for one save or load of one rank."""
+    return Retrier(RetryPolicy(knobs.retries, knobs.retry_first_s, knobs.retry_cap_s, knobs.retry_deadline_s))
+
+
+def config_digest(config: Config) -> str:
+    """A short name for all that shapes the weights: two runs whose digests are equal continue each other."""
+    shaping = config.model_dump_json(include={"seed", "model", "task", "algo", "rollout", "train"})
+    return hashlib.sha256(shaping.encode()).hexdigest()[:16]

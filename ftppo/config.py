@@ -1,0 +1,278 @@
+"""The whole configuration, typed and frozen. Comes in: a plain dict; goes out: a Config, or a ConfigError.
+
+Every model refuses unknown keys. What concerns several keys at once is checked in config_check.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from ftppo.config_check import check
+from ftppo.errors import ConfigError
+
+FaultPhase = Literal["rollout", "score", "update", "save"]
+
+
+class Section(BaseModel):
+    """One config group: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+class Run(Section):
+    """Name and place of a run."""
+
+    name: str = "default"
+    dir: str = "runs"
+    resume: Literal["auto", "never", "must"] = "auto"
+    progress: Literal["auto", "rich", "plain"] = "auto"
+    ray_logs: bool = False  # pass Ray's own messages through
+
+
+class Train(Section):
+    """How long, and how fast the weights move."""
+
+    iterations: int = Field(10, ge=1)
+    prompts: int = Field(64, ge=1)  # prompts an iteration
+    samples: int = Field(1, ge=1)  # answers a prompt
+    epochs: int = Field(1, ge=1)
+    mini_batch: int = Field(64, ge=1)  # sequences an optimizer step, over all DP ranks
+    micro_batch: int = Field(8, ge=1)  # sequences a forward pass, on one rank
+    policy_lr: float = Field(1e-4, gt=0)
+    critic_lr: float = Field(1e-4, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    lr_warmup_steps: int = Field(0, ge=0)
+    min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    clip_grad: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.95, ge=0, lt=1)
+    adam_eps: float = Field(1e-8, gt=0)
+    warmup_steps: int = Field(0, ge=0)  # supervised steps on the task's answers before PPO
+    warmup_lr: float = Field(1e-3, gt=0)
+    warmup_batch: int = Field(64, ge=1)  # sequences a supervised step
+
+
+class Parallel(Section):
+    """The layout (dp, tp, pp, cp). The world size is their product; `world_size`, where given, must agree."""
+
+    dp: int = Field(1, ge=1)
+    tp: int = Field(1, ge=1)
+    pp: int = Field(1, ge=1)
+    cp: int = Field(1, ge=1)
+    world_size: int | None = Field(None, ge=1)
+
+    @property
+    def num_slots(self) -> int:
+        """Ranks of the mesh."""
+        return self.dp * self.tp * self.pp * self.cp
+
+
+class Cluster(Section):
+    """What the actors run on."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    standby: int = Field(0, ge=0)
+    address: str | None = (
+        None  # null: the cluster of RAY_ADDRESS where set, else one of our own; "local": always our own
+    )
+    cpus_per_actor: float = Field(0.1, gt=0)
+    threads_per_actor: int = Field(1, ge=1)
+    gpus_per_actor: float = Field(1.0, gt=0)
+    start_s: float = Field(180.0, gt=0)  # deadline for actors to come up
+
+
+class Model(Section):
+    """A decoder of the llama kind: RMSNorm, SwiGLU, RoPE, grouped-query attention."""
+
+    layers: int = Field(2, ge=1)
+    hidden: int = Field(128, ge=8)
+    ffn: int = Field(256, ge=8)
+    heads: int = Field(4, ge=1)
+    kv_heads: int = Field(2, ge=1)
+    rope_base: float = Field(10000.0, gt=0)
+    norm_eps: float = Field(1e-5, gt=0)
+    tie_embeddings: bool = False
+    init_std: float = Field(0.02, gt=0)
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on cuda, fp32 on cpu
+
+
+class Task(Section):
+    """Where prompts come from and what an answer is worth."""
+
+    kind: Literal["reasoning_gym", "jsonl"] = "reasoning_gym"
+    name: str = "spell_backward"  # reasoning-gym's dataset name
+    args: dict[str, Any] = Field(default_factory=dict)  # passed to that dataset
+    path: str | None = None  # jsonl: file of {"prompt", "answer"}
+    match: Literal["exact", "numeric"] = "exact"  # jsonl: how an answer is judged
+    template: str = "{question}"  # str.format over the entry and its metadata
+    reward: str | None = (
+        None  # dotted path of a function (answer: str, entry: dict) -> float, instead of the task's own
+    )
+    tokenizer: Literal["byte", "char"] = "byte"
+    alphabet: str | None = None  # char: the characters, in order of their ids
+
+
+class Algo(Section):
+    """PPO's numbers. Formulas and their sources are in ftppo/algo."""
+
+    gamma: float = Field(1.0, ge=0, le=1)
+    lam: float = Field(0.95, ge=0, le=1)
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.2, gt=0)
+    dual_clip: float | None = Field(3.0, gt=1)
+    value_clip: float | None = Field(0.2, gt=0)
+    value_coef: float = Field(1.0, gt=0)
+    entropy_coef: float = Field(0.0, ge=0)
+    whiten: bool = True
+    kl_kind: Literal["k1", "k2", "k3"] = "k1"
+    kl_place: Literal["reward", "loss"] = "reward"
+    kl_coef: float = Field(0.0, ge=0)
+    kl_target: float | None = Field(None, gt=0)  # given: the coefficient adapts to keep this KL
+    kl_horizon: float = Field(10000.0, gt=0)  # samples over which it adapts
+
+
+class Rollout(Section):
+    """How answers are drawn."""
+
+    max_prompt: int = Field(32, ge=1)  # tokens
+    max_response: int = Field(16, ge=1)  # tokens, end token included
+    temperature: float = Field(1.0, ge=0)  # 0: the most likely token
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)  # 0: all
+    batch: int = Field(64, ge=1)  # sequences generated at once on one rank
+
+
+class Checkpoint(Section):
+    """Where durable state goes and how it gets there."""
+
+    url: str | None = None  # folder, s3://bucket/prefix, gs://bucket/prefix; null: <run.dir>/<run.name>/checkpoints
+    every_iterations: int = Field(5, ge=0)  # 0: only at the end
+    keep_last: int = Field(2, ge=1)
+    keep_every_iterations: int = Field(0, ge=0)  # 0: none besides the last
+    asynchronous: bool = False
+    ring_buffers: int = Field(4, ge=1)  # buffers of a writer in memory at once
+    part_bytes: int = Field(8 * 2**20, ge=1024)  # bytes a buffer
+    retries: int = Field(5, ge=0)  # resends of one buffer
+    retry_first_s: float = Field(0.2, ge=0)
+    retry_cap_s: float = Field(10.0, ge=0)
+    retry_deadline_s: float = Field(120.0, gt=0)  # of one object
+    save_s: float = Field(600.0, gt=0)  # deadline of a whole save or load
+    endpoint: str | None = None  # another S3 or GCS server than the cloud's own
+    checksums: Literal["when_supported", "when_required"] = "when_supported"  # S3: some stores refuse the first
+
+
+class Snapshot(Section):
+    """Copies of each slot's state in host memory."""
+
+    every_steps: int = Field(0, ge=0)  # 0: none
+
+
+class Recovery(Section):
+    """Deadlines, and what to do when there are not enough standbys."""
+
+    when_short: Literal["fail", "wait", "shrink"] = "fail"
+    hang_s: float = Field(120.0, gt=0)  # longest wait for any step of the work
+    fence_s: float = Field(20.0, gt=0)  # survivors let go of their groups
+    groups_s: float = Field(60.0, gt=0)  # new groups stand
+    standby_s: float = Field(180.0, gt=0)  # a promised standby is warm
+    orphan_s: float = Field(300.0, gt=0)
+    max_recoveries: int = Field(20, ge=0)
+
+
+class Fault(Section):
+    """One injected fault: when `slot` is in `phase` of `iteration` (0-based), for `seconds` where the kind lasts."""
+
+    iteration: int = Field(ge=0)
+    phase: FaultPhase = "update"
+    slot: int = Field(0, ge=0)
+    kind: Literal[
+        "sigkill", "sigstop", "exit", "segfault", "exception", "gil_hang", "nan", "slow", "oom",
+        "kill_dp_group", "kill_node", "kill_driver", "sigterm",
+    ]  # fmt: skip
+    seconds: float = Field(0.0, ge=0)
+
+
+class Chaos(Section):
+    """Faults to inject inside the real program."""
+
+    faults: tuple[Fault, ...] = ()
+
+
+class Config(Section):
+    """Everything a run needs to know."""
+
+    seed: int = Field(0, ge=0)
+    run: Run = Run()
+    train: Train = Train()
+    parallel: Parallel = Parallel()
+    cluster: Cluster = Cluster()
+    model: Model = Model()
+    task: Task = Task()
+    algo: Algo = Algo()
+    rollout: Rollout = Rollout()
+    checkpoint: Checkpoint = Checkpoint()
+    snapshot: Snapshot = Snapshot()
+    recovery: Recovery = Recovery()
+    chaos: Chaos = Chaos()
+
+
+def load_config(raw: Mapping[str, Any]) -> Config:
+    """`raw`, typed and checked.
+
+    Raises ConfigError for the first key that is unknown, of a wrong type or range, or at odds with another key.
+    """
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        details = error.errors()
+        misspelt = [
+            detail for detail in details if detail["type"] == "extra_forbidden"
+        ]  # explains what is missing, too
+        raise _explained([*misspelt, *details][0]) from error
+    check(config)
+    return config
+
+
+def known_keys(section: type[Section] = Config, prefix: str = "") -> Iterator[str]:
+    """Every key, dotted, groups before what they hold: "train", "train.iterations", ..."""
+    for name, entry in section.model_fields.items():
+        yield prefix + name
+        for kind in (entry.annotation, *get_args(entry.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Section):
+                yield from known_keys(kind, f"{prefix}{name}.")
+
+
+def _explained(detail: ErrorDetails) -> ConfigError:
+    key = ".".join(map(str, detail["loc"]))
+    allowed = detail.get("ctx", {})
+    match detail["type"]:
+        case "extra_forbidden":
+            remedy = f"no such key; {_nearest('.'.join(part for part in detail['loc'] if isinstance(part, str)))}"
+        case "missing":
+            remedy = "is required: give it a value"
+        case "literal_error":
+            remedy = f"must be one of {allowed['expected']}"
+        case "string_type":
+            remedy = f"must be text; quote what would read as a number: '{key}=\"...\"'"
+        case "model_type" | "model_attributes_type":
+            remedy = "is a group of keys, not a value; set the keys in it, or choose a preset of that group"
+        case _:
+            remedy = detail["msg"].replace("Input should be", "must be")
+    return ConfigError(key, detail["input"], remedy)
+
+
+def _nearest(key: str) -> str:
+    """What `key` was meant to be, as far as its spelling tells; else what there is beside it."""
+    group, _, leaf = key.rpartition(".")
+    places = [known.rpartition(".") for known in known_keys()]
+    beside = [name for place, _, name in places if place == group]
+    alike = [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(leaf, beside, n=1, cutoff=0.75)]
+    moved = [f"{place}.{name}" for place, _, name in places if place and name == leaf]
+    far = [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(leaf, beside, n=1, cutoff=0.5)]
+    if meant := alike or moved or far:
+        return f"did you mean {' or '.join(meant)}?"
+    return f"{group or 'the root'} has: {', '.join(beside)}"

@@ -1,0 +1,221 @@
+"""The checks that concern several keys at once. Comes in: a typed Config; goes out: nothing, or a ConfigError.
+
+Whatever would stop a run later (a batch that does not divide, a model that does not split) is refused here, before
+anything starts. Every message names the key, its value and a value that would do.
+"""
+
+import math
+import re
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ftppo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ftppo.config import Config
+
+S3_SMALLEST_PART_BYTES = 5 * 2**20  # Amazon S3 refuses a smaller part unless it is the last
+GCS_CHUNK_UNIT_BYTES = 256 * 2**10  # a resumable upload to GCS goes in multiples of this
+VOCAB_MULTIPLE = 16  # what the tokenizers pad their vocabularies to
+
+
+def check(config: "Config") -> None:
+    """Raise ConfigError for the first combination of keys that cannot run."""
+    for part in (_layout, _model, _batches, _sequence, _algo, _task, _cluster, _run, _checkpoint, _recovery, _chaos):
+        part(config)
+
+
+def _require(holds: bool, key: str, value: object, remedy: str) -> None:
+    if not holds:
+        raise ConfigError(key, value, remedy)
+
+
+def _require_multiple(key: str, value: int, unit: int, why: str) -> None:
+    below, above = value // unit * unit, (value // unit + 1) * unit
+    nearest = f"{below} or {above}" if below else f"{above}"
+    _require(value % unit == 0, key, value, f"must be a multiple of {unit} ({why}); nearest: {nearest}")
+
+
+def _divisors(value: int) -> Sequence[int]:
+    return [unit for unit in range(1, value + 1) if value % unit == 0]
+
+
+def _layout(config: "Config") -> None:
+    sizes = config.parallel
+    if sizes.world_size is not None:
+        _require(
+            sizes.world_size == sizes.num_slots,
+            "parallel.world_size",
+            sizes.world_size,
+            f"dp={sizes.dp} x tp={sizes.tp} x pp={sizes.pp} x cp={sizes.cp} makes {sizes.num_slots}; "
+            f"change one of them, or leave world_size out",
+        )
+
+
+def _model(config: "Config") -> None:
+    model, sizes = config.model, config.parallel
+    _require_multiple("model.hidden", model.hidden, 2 * model.heads, f"an even size for each of {model.heads} heads")
+    _require_multiple("model.heads", model.heads, model.kv_heads, f"model.kv_heads={model.kv_heads}")
+    remedy = (
+        f"vocabularies are padded to a multiple of {VOCAB_MULTIPLE}, so tp can be one of {_divisors(VOCAB_MULTIPLE)}"
+    )
+    _require(VOCAB_MULTIPLE % sizes.tp == 0, "parallel.tp", sizes.tp, remedy)
+    _require_multiple("model.layers", model.layers, sizes.pp, f"parallel.pp={sizes.pp}")
+    _require_multiple("model.ffn", model.ffn, sizes.tp, f"parallel.tp={sizes.tp}")
+    for key, heads in (("model.heads", model.heads), ("model.kv_heads", model.kv_heads)):
+        remedy = f"must split over parallel.tp={sizes.tp}; with this many heads tp can be one of {_divisors(heads)}"
+        _require(heads % sizes.tp == 0, key, heads, remedy)
+
+
+def _batches(config: "Config") -> None:
+    train, sizes = config.train, config.parallel
+    micro = sizes.dp * train.micro_batch
+    why = f"parallel.dp={sizes.dp} x train.micro_batch={train.micro_batch}"
+    _require_multiple("train.mini_batch", train.mini_batch, micro, why)
+    if train.warmup_steps:
+        _require_multiple("train.warmup_batch", train.warmup_batch, micro, why)
+    drawn = train.prompts * train.samples
+    for unit, reason in (
+        (train.mini_batch, f"train.mini_batch={train.mini_batch}"),
+        (sizes.dp * sizes.cp, f"parallel.dp={sizes.dp} x parallel.cp={sizes.cp}, which share the rollout"),
+    ):
+        step = unit // math.gcd(unit, train.samples)  # prompts that make whole units
+        _require(
+            drawn % unit == 0,
+            "train.prompts",
+            train.prompts,
+            f"train.prompts x train.samples={train.samples} makes {drawn} sequences, which must be a multiple of "
+            f"{unit} ({reason}); nearest train.prompts: {max(step, round(train.prompts / step) * step)}",
+        )
+
+
+def _sequence(config: "Config") -> None:
+    rollout, sizes = config.rollout, config.parallel
+    unit = sizes.tp * sizes.cp  # sequence parallelism: each tensor rank holds an equal part
+    if sizes.cp > 1:
+        unit = math.lcm(unit, 2 * sizes.cp)  # context parallelism: two chunks a rank, so that causal work is even
+    length = rollout.max_prompt + rollout.max_response
+    _require(
+        length % unit == 0,
+        "rollout.max_response",
+        rollout.max_response,
+        f"with rollout.max_prompt={rollout.max_prompt} sequences are {length} tokens, which must be a multiple of "
+        f"{unit} (parallel.tp={sizes.tp}, parallel.cp={sizes.cp}); nearest: {rollout.max_response + -length % unit}",
+    )
+
+
+def _algo(config: "Config") -> None:
+    algo = config.algo
+    if algo.kl_target is not None:
+        remedy = "an adaptive KL coefficient grows from its first value: give algo.kl_coef > 0, or algo.kl_target=null"
+        _require(algo.kl_coef > 0, "algo.kl_coef", algo.kl_coef, remedy)
+
+
+def _task(config: "Config") -> None:
+    task = config.task
+    if task.kind == "jsonl":
+        _require(
+            task.path is not None, "task.path", task.path, 'task.kind=jsonl reads a file: name it, task.path="..."'
+        )
+        assert task.path is not None
+        where = f"no such file (looked in {Path.cwd()})"
+        _require(Path(task.path).is_file(), "task.path", task.path, where)
+        _require(not task.args, "task.args", task.args, "arguments are for task.kind=reasoning_gym; leave them out")
+    else:
+        _require(
+            task.path is None, "task.path", task.path, "is read by task.kind=jsonl only: set that, or leave path out"
+        )
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(task.template) if name is not None]
+    except ValueError as error:
+        raise ConfigError(
+            "task.template", task.template, f"is no format string ({error}); write {{{{ for {{"
+        ) from error
+    remedy = "names no field of the entry, so all prompts would be equal; for example '{question}'"
+    _require(bool(names), "task.template", task.template, remedy)
+    if task.tokenizer == "byte":
+        remedy = "is for task.tokenizer=char: set that, or leave it out"
+        _require(task.alphabet is None, "task.alphabet", task.alphabet, remedy)
+
+
+def _cluster(config: "Config") -> None:
+    share, world = config.cluster.gpus_per_actor, config.parallel.num_slots
+    _require(share <= 1, "cluster.gpus_per_actor", share, "an actor computes on one GPU: at most 1")
+    if config.cluster.device == "cuda" and world > 1:
+        remedy = f"NCCL does not let two of {world} ranks share a GPU: set 1"
+        _require(share == 1, "cluster.gpus_per_actor", share, remedy)
+
+
+def _run(config: "Config") -> None:
+    name = config.run.name
+    remedy = "names a folder: letters, digits, '.', '_' and '-', with a letter or digit first"
+    _require(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None, "run.name", name, remedy)
+    _require(bool(config.run.dir), "run.dir", config.run.dir, "name a folder, for example run.dir=runs")
+
+
+def _checkpoint(config: "Config") -> None:
+    save = config.checkpoint
+    for key, url in (("checkpoint.url", save.url), ("checkpoint.endpoint", save.endpoint)):
+        remedy = "holds credentials; give them to the environment instead"
+        _require("@" not in urlsplit(url or "").netloc, key, "...", remedy)
+    scheme = _check_url(save.url)
+    if scheme is None:
+        remedy = "is for s3:// and gs:// URLs; leave it out for a local folder"
+        _require(save.endpoint is None, "checkpoint.endpoint", save.endpoint, remedy)
+    if save.endpoint is not None:
+        form = urlsplit(save.endpoint)
+        remedy = "must be http://host[:port] or https://host[:port]"
+        _require(form.scheme in ("http", "https") and bool(form.netloc), "checkpoint.endpoint", save.endpoint, remedy)
+    if scheme == "s3" and save.endpoint is None:
+        remedy = f"Amazon S3 refuses parts under 5 MiB: at least {S3_SMALLEST_PART_BYTES}"
+        _require(save.part_bytes >= S3_SMALLEST_PART_BYTES, "checkpoint.part_bytes", save.part_bytes, remedy)
+    if scheme == "gs":
+        why = "GCS takes an upload in units of 256 KiB"
+        _require_multiple("checkpoint.part_bytes", save.part_bytes, GCS_CHUNK_UNIT_BYTES, why)
+    remedy = f"is above checkpoint.retry_cap_s={save.retry_cap_s}; lower it or raise the cap"
+    _require(save.retry_first_s <= save.retry_cap_s, "checkpoint.retry_first_s", save.retry_first_s, remedy)
+    if save.keep_every_iterations:
+        key = "checkpoint.keep_every_iterations"
+        remedy = "nothing is saved on the way (checkpoint.every_iterations=0): set that, or keep 0"
+        _require(save.every_iterations > 0, key, save.keep_every_iterations, remedy)
+        why = f"checkpoint.every_iterations={save.every_iterations}"
+        _require_multiple(key, save.keep_every_iterations, save.every_iterations, why)
+
+
+def _check_url(url: str | None) -> str | None:
+    """The scheme of a bucket's URL; None for a local folder."""
+    if url is None:
+        return None
+    scheme, marker, rest = url.partition("://")
+    if not marker or scheme == "file":
+        _require(bool(rest if marker else scheme), "checkpoint.url", url, "is empty: name a folder, or set null")
+        return None
+    near = {"gcs": "gs", "s3a": "s3", "s3n": "s3"}.get(scheme.lower())
+    hint = f"write {near}://{rest}" if near else "use a folder, s3://bucket/prefix or gs://bucket/prefix"
+    _require(scheme in ("s3", "gs"), "checkpoint.url", url, f"no store for {scheme}://; {hint}")
+    _require(bool(rest.partition("/")[0]), "checkpoint.url", url, f"names no bucket: {scheme}://bucket/prefix")
+    return scheme
+
+
+def _recovery(config: "Config") -> None:
+    if config.recovery.when_short == "shrink":
+        remedy = (
+            "shrinking takes whole data-parallel replicas away, and parallel.dp=1 has none to spare: 'wait' or 'fail'"
+        )
+        _require(config.parallel.dp > 1, "recovery.when_short", "shrink", remedy)
+
+
+def _chaos(config: "Config") -> None:
+    world = config.parallel.num_slots
+    for place, fault in enumerate(config.chaos.faults):
+        key = f"chaos.faults.{place}"
+        remedy = f"the run ends before it: at most {config.train.iterations - 1} (train.iterations - 1)"
+        _require(fault.iteration < config.train.iterations, f"{key}.iteration", fault.iteration, remedy)
+        remedy = f"the layout has slots 0 to {world - 1}"
+        _require(fault.slot < world, f"{key}.slot", fault.slot, remedy)
+        if fault.kind == "slow":
+            remedy = "slow needs the seconds that it lasts"
+            _require(fault.seconds > 0, f"{key}.seconds", fault.seconds, remedy)

@@ -1,0 +1,97 @@
+"""The Ray cluster: one that is there, or one of our own for the length of a run. Comes in: the config; goes out: a Cluster."""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import ray
+
+from ftppo.config import Config
+from ftppo.errors import ClusterError, ConfigError
+
+OBJECT_STORE_BYTES = 512 * 2**20  # of a cluster of our own; batches of tokens are small
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What there is to run on."""
+
+    kind: Literal["cpu", "cuda"]
+    num_cpus: float
+    num_gpus: float
+    own: bool  # started by this run, and ended with it
+
+    def bundle(self, config: Config) -> dict[str, float]:
+        """What one actor needs."""
+        gpus = {"GPU": config.cluster.gpus_per_actor} if self.kind == "cuda" else {}
+        return {"CPU": config.cluster.cpus_per_actor, **gpus}
+
+
+@contextlib.contextmanager
+def connect(config: Config) -> Iterator[Cluster]:
+    """Join the cluster at `cluster.address` or RAY_ADDRESS; without one start a local one, and leave nothing of it behind."""
+    address = config.cluster.address or os.environ.get("RAY_ADDRESS") or "local"
+    own = address == "local"
+    folder = tempfile.mkdtemp(prefix="ftppo-ray-") if own else None
+    try:
+        _initialize(config, address, folder)
+        resources = ray.cluster_resources()
+        cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+        cluster = Cluster(_kind(config, gpus), cpus, gpus, own)
+        _check_capacity(config, cluster)
+        yield cluster
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _initialize(config: Config, address: str, folder: str | None) -> None:
+    quiet = not config.run.ray_logs
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    own = {"_temp_dir": folder, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False} if folder else {}
+    try:
+        ray.init(
+            address=address,
+            namespace="ftppo",
+            logging_level=logging.ERROR if quiet else logging.INFO,
+            log_to_driver=not quiet,
+            runtime_env={"env_vars": _actor_environment(config)},
+            **own,  # type: ignore[arg-type]
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"no Ray cluster at {address}: {error}; set cluster.address, or 'local' for one of our own"
+        ) from error
+
+
+def _actor_environment(config: Config) -> dict[str, str]:
+    threads = str(config.cluster.threads_per_actor)
+    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _kind(config: Config, num_gpus: float) -> Literal["cpu", "cuda"]:
+    """cuda where the cluster has GPUs and nothing else was asked for."""
+    wish = config.cluster.device
+    if wish == "cuda" and num_gpus == 0:
+        raise ConfigError("cluster.device", wish, "this cluster has no GPU: take cpu or auto")
+    return "cpu" if wish == "cpu" or num_gpus == 0 else "cuda"
+
+
+def _check_capacity(config: Config, cluster: Cluster) -> None:
+    parallel = config.parallel
+    world = parallel.dp * parallel.tp * parallel.pp * parallel.cp
+    num_bundles = world + config.cluster.standby
+    have = {"CPU": cluster.num_cpus, "GPU": cluster.num_gpus}
+    for resource, each in cluster.bundle(config).items():
+        wanted = each * num_bundles
+        if wanted > have[resource] + 1e-6:
+            asked = f"{world} slots and {config.cluster.standby} standbys at {each:g} {resource} each need {wanted:g}"
+            remedy = f"{asked}, this cluster has {have[resource]:g}: lower cluster.standby or the layout, or add nodes"
+            raise ConfigError("cluster.standby", config.cluster.standby, remedy)

@@ -1,0 +1,67 @@
+"""What can be seen of the actors. Comes in: Ray's errors, silence, beacons; goes out: Observations, without judgement."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from ftppo.clock import Clock
+from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
+from ftppo.plan.faults import BeaconView, ErrorView, ExitKind, Observation
+from ftppo.plan.roster import Roster
+
+
+def from_error(slot: int, actor: str, error: ray.exceptions.RayError) -> Observation | None:
+    """What a failed call shows; None where the actor is well and the error is for the caller (storage, checkpoints)."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, WorkerError):
+        name, _, message = cause.message.partition(": ")
+        view = ErrorView(name, cause.phase, message, cause.trace)
+        return Observation(slot, actor, process_dead=False, error=view, peer_lost=isinstance(cause, PeerLost))
+    if isinstance(cause, FtppoError) and not isinstance(cause, StaleGeneration):
+        return None
+    if isinstance(error, ray.exceptions.RayActorError):
+        return Observation(slot, actor, process_dead=True, exit_kind=_exit_kind(error), exit_detail=_detail(error))
+    view = ErrorView(type(cause or error).__name__, "idle", str(cause or error), str(error))
+    return Observation(slot, actor, error=view)
+
+
+def from_silence(slot: int, actor: str, waited_s: float) -> Observation:
+    """A call that gave no answer within its deadline."""
+    return Observation(slot, actor, silent_s=waited_s)
+
+
+def survey(
+    roster: Roster, handles: Mapping[str, Any], known: Sequence[Observation], clock: Clock, timeout_s: float
+) -> list[Observation]:
+    """Ask every slot for its beacon on the control group; one Observation a slot, with what was `known` kept."""
+    asked = {handles[name].beacon.remote(): slot for slot, name in enumerate(roster.slots)}
+    ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
+    before = {seen.slot: seen for seen in known}
+    return [_merge(before.get(slot), slot, roster.actor(slot), reference, clock) for reference, slot in asked.items()]
+
+
+def _merge(known: Observation | None, slot: int, actor: str, reference: Any, clock: Clock) -> Observation:
+    fields: dict[str, Any] = dict(vars(known)) if known else {"slot": slot, "actor": actor}
+    try:
+        beacon = ray.get(reference, timeout=0)
+        fields["answered_control"] = True
+        if beacon is not None:
+            age_s = max(0.0, clock.now() - beacon.time)
+            fields["beacon"] = BeaconView(beacon.phase, beacon.step, beacon.micro, age_s)
+    except ray.exceptions.GetTimeoutError:
+        fields["answered_control"] = False
+    except ray.exceptions.RayActorError as error:
+        fields |= {"process_dead": True, "exit_kind": _exit_kind(error), "exit_detail": _detail(error)}
+    return Observation(**fields)
+
+
+def _exit_kind(error: ray.exceptions.RayActorError) -> ExitKind | None:
+    return ExitKind.PREEMPTED if error.preempted else None
+
+
+def _detail(error: ray.exceptions.RayActorError) -> str:
+    """The line of Ray's message that says how the process ended."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "exit" in line.lower() or "died" in line.lower() or "node" in line.lower()]
+    return (told or lines or [""])[-1]

@@ -1,0 +1,205 @@
+"""One PPO iteration in a straight line. Comes in: where the run stands; goes out: where it stands after.
+
+    prompts -> rollout -> rewards -> scores -> advantages -> epochs x mini-batches optimizer steps
+
+Knows nothing of faults. An Iteration remembers what it has finished, so that running it again goes on from there.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ftppo.algo.batch import make_batch
+from ftppo.algo.kl import next_coef
+from ftppo.algo.schedule import learning_rate
+from ftppo.clock import Clock
+from ftppo.config import Config
+from ftppo.driver.dispatch import Mesh
+from ftppo.driver.prompts import assemble, encode_prompts, supervised_batch
+from ftppo.driver.record import IterationMetrics
+from ftppo.rng import generator
+from ftppo.tasks.base import Task
+from ftppo.tasks.tokenizer import Tokenizer
+from ftppo.types import Batch, DriverState, Prompt, RolloutResult, Sequences, StepResult, StepSpec
+
+
+@dataclass
+class Workshop:
+    """What an iteration works with. `mesh` is that of the current generation."""
+
+    config: Config
+    task: Task
+    tokenizer: Tokenizer
+    clock: Clock
+    on_phase: Callable[[str, str], None]  # phase, detail
+    on_step: Callable[[StepSpec, StepResult], None]
+    mesh: Mesh | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of one iteration."""
+        train = self.config.train
+        return train.epochs * (train.prompts * train.samples // train.mini_batch)
+
+
+@dataclass
+class Iteration:
+    """The iteration that begins at `state`. `run` may be called again after a recovery that kept the weights' step."""
+
+    shop: Workshop
+    state: DriverState
+    sequences: Sequences | None = None
+    rewards: torch.Tensor | None = None  # [n] float32
+    batch: Batch | None = None
+    results: list[StepResult] = field(default_factory=list)
+    stats: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> DriverState:
+        """Do what is left to do. Raises GenerationBroken."""
+        if self.sequences is None:
+            with self._timed("rollout"):
+                self.sequences = self._rollout()
+        if self.batch is None:
+            with self._timed("score"):
+                self.batch = self._score(self.sequences)
+        with self._timed("update"):
+            for spec, mini_batch in self._steps(self.batch):
+                self._update(spec, mini_batch)
+        assert len(self.results) == self.shop.num_steps, "optimizer steps are epochs x mini-batches"
+        return self._after()
+
+    def metrics(self) -> IterationMetrics:
+        """Scalars of the finished iteration."""
+        last = self.shop.config.train.iterations * self.shop.num_steps
+        mean = {name: statistics.fmean(getattr(one, name) for one in self.results) for name in _MEANS}
+        seconds = sum(self.seconds.values())
+        return IterationMetrics(
+            iteration=self.state.iteration,
+            step=self.state.step + len(self.results),
+            reward_mean=self.stats["reward"],
+            reward_std=self.stats["reward_std"],
+            kl=self.stats["kl"],
+            kl_coef=self.state.kl_coef,
+            response_length=self.stats["response_length"],
+            tokens_per_s=self.stats["tokens"] / max(seconds, 1e-9),
+            explained_variance=self.stats["explained_variance"],
+            lr=learning_rate(self._ppo_step(0), self.shop.config.train.policy_lr, last, self.shop.config.train),
+            rollout_s=self.seconds["rollout"],
+            score_s=self.seconds["score"],
+            update_s=self.seconds["update"],
+            **mean,
+        )
+
+    def _rollout(self) -> Sequences:
+        shop, train = self.shop, self.shop.config.train
+        prompts = [shop.task.prompt(self.state.cursor + index) for index in range(train.prompts)]
+        request = encode_prompts(prompts, train.samples, self.state.iteration, shop.tokenizer, shop.config.rollout)
+        result: RolloutResult = self._mesh.call("rollout", rows=request, via="mesh_shared", phase="rollout")
+        self.stats["tokens"] = float(result.lengths.sum())
+        self.rewards = self._judge(prompts, result)
+        return assemble(request, result, shop.tokenizer.pad_id, shop.config.rollout)
+
+    def _judge(self, prompts: list[Prompt], result: RolloutResult) -> torch.Tensor:
+        samples = self.shop.config.train.samples
+        answers = [
+            self.shop.tokenizer.decode(row[:length].tolist())
+            for row, length in zip(result.tokens, result.lengths.tolist(), strict=True)
+        ]
+        return torch.tensor([self.shop.task.score(prompts[row // samples], text) for row, text in enumerate(answers)])
+
+    def _score(self, sequences: Sequences) -> Batch:
+        scores = self._mesh.call("score", rows=sequences, via="mesh", phase="score")
+        assert self.rewards is not None
+        batch, stats = make_batch(sequences, scores, self.rewards, self.shop.config.algo, self.state.kl_coef)
+        self.stats |= stats
+        return batch
+
+    def _steps(self, batch: Batch) -> Iterator[tuple[StepSpec, Batch]]:
+        """Every step that is not done yet, with its mini-batch: each epoch shuffles anew."""
+        train, num_rows = self.shop.config.train, batch.tokens.shape[0]
+        last = train.iterations * self.shop.num_steps
+        for number in range(len(self.results), self.shop.num_steps):
+            epoch, mini = divmod(number, num_rows // train.mini_batch)
+            order = torch.randperm(
+                num_rows, generator=generator(self.shop.config.seed, self.state.iteration, "shuffle", epoch)
+            )
+            rows = order[mini * train.mini_batch : (mini + 1) * train.mini_batch]
+            rates = [
+                learning_rate(self._ppo_step(number), peak, last, train) for peak in (train.policy_lr, train.critic_lr)
+            ]
+            spec = StepSpec(self.state.step + number, self.state.iteration, "ppo", *rates, self.state.kl_coef)
+            yield spec, batch.rows(rows)
+
+    def _update(self, spec: StepSpec, mini_batch: Batch) -> None:
+        number = len(self.results)
+        # Faults configured for the update strike in its middle step.
+        phase = "update" if number == self.shop.num_steps // 2 else ""
+        self.shop.on_phase("update", f"step {number + 1}/{self.shop.num_steps}")
+        result = self._mesh.call("ppo_step", spec, rows=mini_batch, via="mesh_first", phase=phase or "update.other")
+        self.results.append(result)
+        self.shop.on_step(spec, result)
+
+    def _after(self) -> DriverState:
+        algo, state = self.shop.config.algo, self.state
+        assert self.batch is not None
+        num_samples = self.batch.tokens.shape[0]
+        coef = state.kl_coef
+        if algo.kl_target is not None:
+            coef = next_coef(coef, self.stats["kl"], algo.kl_target, algo.kl_horizon, num_samples)
+        reward = self.stats["reward"]
+        return replace(
+            state,
+            iteration=state.iteration + 1,
+            step=state.step + len(self.results),
+            cursor=state.cursor + self.shop.config.train.prompts,
+            kl_coef=coef,
+            first_reward=reward if state.first_reward is None else state.first_reward,
+            last_reward=reward,
+        )
+
+    @property
+    def _mesh(self) -> Mesh:
+        assert self.shop.mesh is not None, "no generation stands"
+        return self.shop.mesh
+
+    def _ppo_step(self, number: int) -> int:
+        return self.state.step - self.state.warmup_done + number
+
+    def _timed(self, phase: str) -> "_Timed":
+        self.shop.on_phase(phase, "")
+        return _Timed(self, phase)
+
+
+_MEANS = ("policy_loss", "value_loss", "entropy", "clip_fraction", "policy_grad_norm", "critic_grad_norm")
+
+
+class _Timed:
+    """Adds the seconds of a phase, those of a broken attempt included."""
+
+    def __init__(self, iteration: Iteration, phase: str) -> None:
+        self.iteration, self.phase = iteration, phase
+
+    def __enter__(self) -> None:
+        self.started = self.iteration.shop.clock.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        spent = self.iteration.shop.clock.monotonic() - self.started
+        self.iteration.seconds[self.phase] = self.iteration.seconds.get(self.phase, 0.0) + spent
+
+
+def warmup_step(shop: Workshop, state: DriverState) -> DriverState:
+    """One supervised step on the task's own answers. Raises GenerationBroken."""
+    assert shop.mesh is not None, "no generation stands"
+    config = shop.config
+    prompts = [shop.task.prompt(state.cursor + index) for index in range(config.train.warmup_batch)]
+    batch = supervised_batch(prompts, shop.task, shop.tokenizer, config.rollout)
+    spec = StepSpec(state.step, 0, "warmup", config.train.warmup_lr, config.train.warmup_lr, 0.0)
+    shop.on_phase("warmup", f"step {state.warmup_done + 1}/{config.train.warmup_steps}")
+    result = shop.mesh.call("warmup_step", spec, rows=batch, via="mesh_first", phase="warmup")
+    shop.on_step(spec, result)
+    return replace(
+        state, step=state.step + 1, warmup_done=state.warmup_done + 1, cursor=state.cursor + config.train.warmup_batch
+    )

@@ -1,0 +1,245 @@
+"""Carries out a recovery. Comes in: a broken generation; goes out: the mesh of the next one, and the state to go on from.
+
+judge -> plan -> fence survivors -> promote standbys -> new groups -> state     (a fault on the way: a new plan)
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import ray
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
+
+from ftppo.clock import Clock
+from ftppo.config import Config
+from ftppo.driver.detect import survey
+from ftppo.driver.dispatch import GenerationBroken, Mesh
+from ftppo.driver.display import Display
+from ftppo.driver.pool import Pool
+from ftppo.driver.record import RecoveryRecord, RecoverySeconds
+from ftppo.driver.runfiles import RunFiles
+from ftppo.driver.saver import Saver
+from ftppo.errors import ClusterError
+from ftppo.plan.faults import ExitKind, Fault, Observation, judge
+from ftppo.plan.recovery import GiveUp, Plan, Substitute, Wait, plan_recovery
+from ftppo.plan.roster import Roster
+from ftppo.types import DriverState
+from ftppo.worker.actor import FAULT_TIME_KEY
+from ftppo.worker.meeting import Rendezvous
+
+Phase = Literal["rollout", "score", "update", "save", "idle"]
+
+SURVEY_S = 2.0  # a living actor answers on its control group in milliseconds, unless its machine is starved
+POLL_S = 0.5
+
+
+@dataclasses.dataclass
+class _Open:
+    """A recovery whose interrupted step has not been run again yet."""
+
+    record: RecoveryRecord
+    began: float  # monotonic: when the fault struck
+    resumed: float  # monotonic: when work went on
+    until_step: int  # committed when this many steps are
+
+
+class Recovery:
+    """Forms generations, the first one too, and keeps the account of each recovery."""
+
+    def __init__(
+        self, config: Config, pool: Pool, saver: Saver, files: RunFiles, display: Display, clock: Clock
+    ) -> None:
+        self.config, self.pool, self.saver = config, pool, saver
+        self.files, self.display, self.clock = files, display, clock
+        self.num_done = 0
+        self._open: list[_Open] = []
+
+    def form(self, roster: Roster) -> Mesh:
+        """Have all slots of `roster` meet and build their groups. Raises GenerationBroken."""
+        handles = {name: self.pool.members[name].handle for name in roster.slots}
+        mesh = Mesh(roster, handles, self.clock, self.config.recovery.hang_s)
+        limit = self.config.recovery.groups_s
+        opened = mesh.wait({handles[roster.actor(0)].open_store.remote(limit): 0}, "idle", limit)
+        meet = Rendezvous(roster.generation, *opened[0])
+        references = {handles[name].join.remote(meet, limit): slot for slot, name in enumerate(roster.slots)}
+        mesh.wait(references, "idle", limit)
+        return mesh
+
+    def run(self, roster: Roster, broken: GenerationBroken, state: DriverState) -> tuple[Mesh, DriverState | None]:
+        """The next generation that stands, and the state restored from storage (None: every slot kept its own).
+
+        Raises the plan's error where it gives up; the last checkpoint is untouched.
+        """
+        watch = _Stopwatch(self.clock)
+        began = self._fault_time(watch.started)
+        first_faults: list[Fault] = []
+        while True:
+            try:
+                faults = self._judge(roster, broken)
+                first_faults = first_faults or faults
+                self._announce(faults, roster)
+                watch.lap("detect")
+                plan = self._settle(roster, faults, watch)
+                mesh, restored = self._carry_out(plan, roster, watch)
+            except GenerationBroken as again:
+                roster, broken = self._next_attempt(roster, again), again
+                continue
+            self.num_done += 1
+            step = restored.step if restored is not None else state.step
+            record = self._record(first_faults, plan, phase_of(broken), state.step - step, watch, began)
+            self._open.append(_Open(record, began, self.clock.monotonic(), state.step + 1))
+            return mesh, restored
+
+    def step_committed(self, num_steps: int) -> None:
+        """`num_steps` optimizer steps are committed: recoveries whose interrupted step is among them are over."""
+        for one in [one for one in self._open if one.until_step <= num_steps]:
+            self.close(one)
+
+    def close_all(self) -> None:
+        """The run ends: what interrupted no step is over too."""
+        for one in list(self._open):
+            self.close(one)
+
+    def close(self, one: _Open) -> None:
+        """Account for a finished recovery."""
+        self._open.remove(one)
+        now = self.clock.monotonic()
+        seconds = dataclasses.replace(one.record.seconds, first_step=now - one.resumed, total=now - one.began)
+        record = dataclasses.replace(one.record, seconds=seconds)
+        self.files.recovery(record)
+        self.files.record("recovered", record.cause, seconds=record.seconds.total)
+        self.display.recovery(record)
+
+    def _judge(self, roster: Roster, broken: GenerationBroken) -> list[Fault]:
+        handles = {name: self.pool.members[name].handle for name in roster.slots if name in self.pool.members}
+        seen = survey(roster, handles, broken.observations, self.clock, SURVEY_S)
+        return judge(seen, layout=roster.layout, hang_s=self.config.recovery.hang_s)
+
+    def _announce(self, faults: Sequence[Fault], roster: Roster) -> None:
+        for fault in faults:
+            self.files.record("fault", f"{fault.kind}: {fault.reason}", slot=fault.slot)
+            self.display.event(f"fault ({fault.kind}): {fault.reason}")
+
+    def _settle(self, roster: Roster, faults: Sequence[Fault], watch: "_Stopwatch") -> Substitute:
+        """A plan that can be carried out now: waits for standbys while the plan is to wait."""
+        until = self.clock.monotonic() + self.config.recovery.standby_s
+        while True:
+            plan = self._plan(roster, faults)
+            if isinstance(plan, Substitute):
+                return plan
+            if isinstance(plan, GiveUp):
+                raise plan.error
+            assert isinstance(plan, Wait), f"no way to carry out {plan} yet"
+            if self.clock.monotonic() > until:
+                raise ClusterError(
+                    f"{plan.reason}; none came within recovery.standby_s={self.config.recovery.standby_s:g} s"
+                )
+            self.display.phase("wait", plan.reason)
+            for name, error in self.pool.poll(POLL_S):
+                self.display.event(f"standby {name} " + ("is warm" if error is None else f"failed: {error}"))
+            roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
+
+    def _plan(self, roster: Roster, faults: Sequence[Fault]) -> Plan:
+        warm = [name for name in self.pool.warm if roster.stands_by(name)]
+        return plan_recovery(
+            roster,
+            faults,
+            warm,
+            when_short=self.config.recovery.when_short,
+            recoveries_left=self.config.recovery.max_recoveries - self.num_done,
+            has_checkpoint=self.saver.last_step is not None,
+        )
+
+    def _carry_out(self, plan: Substitute, old: Roster, watch: "_Stopwatch") -> tuple[Mesh, DriverState | None]:
+        new = plan.roster
+        for slot in plan.takers:
+            self.pool.retire(old.actor(slot))
+        survivors = {slot: name for slot, name in enumerate(new.slots) if slot not in plan.takers}
+        self._fence(survivors, new)
+        watch.lap("fence")
+        self.pool.promote(plan.takers.values())
+        building = {self.pool.members[name].handle.build.remote(slot): slot for slot, name in plan.takers.items()}
+        self._waiting(new).wait(building, "idle", self.config.recovery.groups_s)
+        watch.lap("promote")
+        mesh = self.form(new)
+        watch.lap("groups")
+        restored = self._restore(mesh, plan)
+        watch.lap("state")
+        return mesh, restored
+
+    def _fence(self, survivors: dict[int, str], new: Roster) -> None:
+        """Survivors let go of their groups; who does not in time is ended, and counts as lost."""
+        limit = self.config.recovery.fence_s
+        references = {self.pool.members[name].handle.release.remote(): slot for slot, name in survivors.items()}
+        ready, late = ray.wait(list(references), num_returns=len(references), timeout=limit)
+        lost = [
+            Observation(references[one], survivors[references[one]], process_dead=True, exit_kind=ExitKind.FENCED)
+            for one in late
+        ]
+        for observation in lost:
+            self.pool.retire(observation.actor)
+        try:
+            self._waiting(new).wait({one: references[one] for one in ready}, "idle", limit)
+        except GenerationBroken as broken:
+            raise GenerationBroken([*lost, *broken.observations], "idle", new) from broken
+        if lost:
+            raise GenerationBroken(lost, "idle", new)
+
+    def _waiting(self, roster: Roster) -> Mesh:
+        return Mesh(roster, {}, self.clock, self.config.recovery.hang_s)
+
+    def _restore(self, mesh: Mesh, plan: Substitute) -> DriverState:
+        manifest = self.saver.latest()
+        if manifest is None:
+            mesh.call("reset", phase="load")
+            return DriverState(kl_coef=self.config.algo.kl_coef)
+        return self.saver.restore(mesh, manifest)
+
+    def _next_attempt(self, roster: Roster, broken: GenerationBroken) -> Roster:
+        """A fault during the recovery: the roster to plan from, those lost meanwhile left out of the standbys."""
+        attempt = broken.roster or roster
+        return attempt.without_standby([name for name in attempt.standby if name not in self.pool.members])
+
+    def _fault_time(self, noticed: float) -> float:
+        """When the fault struck, on the monotonic clock: from the injector where it left word, else when it was noticed."""
+        word = _internal_kv_get(FAULT_TIME_KEY, namespace=b"ftppo")
+        if word is None:
+            return noticed
+        _internal_kv_del(FAULT_TIME_KEY, namespace=b"ftppo")
+        return noticed - max(0.0, self.clock.now() - float(word))
+
+    def _record(
+        self, faults: Sequence[Fault], plan: Substitute, phase: Phase, lost: int, watch: "_Stopwatch", began: float
+    ) -> RecoveryRecord:
+        laps = dict(watch.laps)
+        laps["detect"] = laps.get("detect", 0.0) + watch.started - began
+        return RecoveryRecord(
+            generation=plan.roster.generation,
+            cause="; ".join(f"{fault.kind}: {fault.reason}" for fault in faults) or "groups broke, no slot to blame",
+            slots=tuple(fault.slot for fault in faults),
+            phase=phase,
+            plan="substitute",
+            source=plan.source,
+            lost_steps=lost,
+            seconds=RecoverySeconds(**laps),
+        )
+
+
+def phase_of(broken: GenerationBroken) -> Phase:
+    """The phase of an iteration that the break interrupted."""
+    name = broken.phase.partition(".")[0]
+    return name if name in get_args(Phase) else "idle"  # type: ignore[return-value]
+
+
+class _Stopwatch:
+    """Splits time into named laps; a lap of a name seen before adds to it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.started = self.last = clock.monotonic()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = self.clock.monotonic()
+        self.laps[name] = self.laps.get(name, 0.0) + now - self.last
+        self.last = now

@@ -1,0 +1,122 @@
+"""The files of a run, `runs/<name>/`. Comes in: events, metrics and records as they happen; goes out: events.jsonl,
+metrics.jsonl, TensorBoard files, config.json, summary.json. A resumed run goes on in the same files.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ftppo.clock import Clock
+from ftppo.driver.jsonfiles import JsonLines, read_lines, to_json, write_atomic
+from ftppo.driver.record import CheckpointRecord, IterationMetrics, RecoveryRecord, Stamp, Summary
+from ftppo.driver.scalars import ScalarWriter
+
+if TYPE_CHECKING:
+    from ftppo.types import StepResult, StepSpec
+
+EVENTS = "events.jsonl"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+CONFIG = "config.json"
+REPORT = "report.html"
+
+
+class RunFiles:
+    """Writers of one run. `at` says where the run stands; every line written after it carries that stamp."""
+
+    def __init__(self, folder: Path, clock: Clock, resume: bool) -> None:
+        """Open the files in `folder`. Without `resume` those of an earlier run are first set aside, not mixed in."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            _set_aside(folder)
+        self.folder = folder
+        self.stamp = Stamp()
+        self._clock = clock
+        self._events = JsonLines(folder / EVENTS)
+        self._metrics = JsonLines(folder / METRICS)
+        self._scalars = ScalarWriter(folder, clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def at(self, generation: int | None = None, iteration: int | None = None, step: int | None = None) -> None:
+        """The run stands here now; what is not given stays."""
+        given = {"generation": generation, "iteration": iteration, "step": step}
+        self.stamp = replace(self.stamp, **{key: value for key, value in given.items() if value is not None})
+
+    def record(
+        self, event: str, reason: str | None = None, slot: int | None = None, seconds: float | None = None
+    ) -> None:
+        """Something happened; `seconds` is how long it took, where it took time."""
+        row = {"time": self._clock.now()} | asdict(self.stamp)
+        self._events.append(row | {"slot": slot, "event": event, "reason": reason, "seconds": seconds})
+
+    def iteration(self, metrics: IterationMetrics) -> None:
+        """An iteration has finished."""
+        self._write("iteration", asdict(metrics), metrics.iteration)
+
+    def step(self, spec: "StepSpec", result: "StepResult") -> None:
+        """An optimizer step has committed."""
+        kind = "warmup" if spec.kind == "warmup" else "step"
+        row = {"iteration": spec.iteration, "step": spec.step} | asdict(result)
+        row |= {"policy_lr": spec.policy_lr, "critic_lr": spec.critic_lr, "kl_coef": spec.kl_coef}
+        self._write(kind, row, spec.step)
+
+    def recovery(self, record: RecoveryRecord) -> None:
+        """A recovery is over."""
+        self._write("recovery", asdict(record))
+
+    def checkpoint(self, record: CheckpointRecord) -> None:
+        """A checkpoint is published."""
+        self._write("checkpoint", asdict(record))
+
+    def recoveries(self) -> tuple[RecoveryRecord, ...]:
+        """All recoveries of this run, those before a resume included."""
+        return self._read("recovery", RecoveryRecord.from_row)
+
+    def checkpoints(self) -> tuple[CheckpointRecord, ...]:
+        """All checkpoints published by this run, those before a resume included."""
+        return self._read("checkpoint", CheckpointRecord.from_row)
+
+    def config(self, config: dict[str, Any]) -> None:
+        """Write config.json."""
+        write_atomic(self.folder / CONFIG, to_json(config, indent=2) + "\n")
+
+    def summary(self, summary: Summary) -> None:
+        """Write summary.json, whole or not at all."""
+        write_atomic(self.folder / SUMMARY, to_json(summary.to_row(), indent=2) + "\n")
+
+    def close(self) -> None:
+        """Let go of the files; again does nothing."""
+        self._events.close()
+        self._metrics.close()
+        self._scalars.close()
+
+    def _write(self, kind: str, row: dict[str, Any], at: int | None = None) -> None:
+        """One line of metrics.jsonl; where there is an `at`, TensorBoard gets the numbers too, with it as their x."""
+        self._metrics.append({"kind": kind, "time": self._clock.now()} | asdict(self.stamp) | row)
+        if at is not None:
+            numbers = {key: value for key, value in row.items() if isinstance(value, float)}
+            self._scalars.add(at, {f"{kind}/{key}": value for key, value in numbers.items()})
+
+    def _read[T](self, kind: str, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
+        return tuple(build(row) for row in read_lines(self.folder / METRICS) if row.get("kind") == kind)
+
+
+def _set_aside(folder: Path) -> None:
+    """Move the files of an earlier run into the first free `earlier-<n>` below `folder`."""
+    written = [folder / name for name in (EVENTS, METRICS, SUMMARY, CONFIG, REPORT)] + [*folder.glob("*.tfevents.*")]
+    found = [path for path in written if path.exists()]
+    if not found:
+        return
+    number = 1
+    while (folder / f"earlier-{number}").exists():
+        number += 1
+    target = folder / f"earlier-{number}"
+    target.mkdir()
+    for path in found:
+        path.rename(target / path.name)

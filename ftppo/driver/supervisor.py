@@ -1,0 +1,258 @@
+"""Keeps a run going. Comes in: a Config; goes out: an exit status, and the files of the run.
+
+    Starting -> Running <-> Recovering -> Finished | Failed
+
+The work itself is in iteration.py and knows of no fault; this is the one place that catches GenerationBroken.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from ftppo.checkpoint.stores import config_digest
+from ftppo.clock import Clock, SystemClock
+from ftppo.config import Config, Fault
+from ftppo.driver.cluster import Cluster, connect
+from ftppo.driver.dispatch import GenerationBroken, Mesh
+from ftppo.driver.display import Display, Fleet, IterationView, make_display
+from ftppo.driver.iteration import Iteration, Workshop, warmup_step
+from ftppo.driver.pool import Pool
+from ftppo.driver.record import Layout as LayoutRecord
+from ftppo.driver.record import Reward, Summary
+from ftppo.driver.recovery import Recovery
+from ftppo.driver.report import write_report
+from ftppo.driver.runfiles import REPORT, RunFiles
+from ftppo.driver.saver import Saver
+from ftppo.errors import CheckpointError, ConfigError, FtppoError, StorageError
+from ftppo.plan.chaos import ChaosSchedule
+from ftppo.plan.retention import due
+from ftppo.plan.roster import Roster
+from ftppo.plan.topology import Layout
+from ftppo.storage.url import preflight
+from ftppo.tasks.build import build_task, build_tokenizer
+from ftppo.types import DriverState, StepResult, StepSpec
+
+FINISHED, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def run(config: Config) -> int:
+    """Train as `config` says. Returns the exit status; the last line printed says where the report is."""
+    clock = SystemClock()
+    folder = Path(config.run.dir).resolve() / config.run.name
+    config = _with_absolute_url(config, folder)
+    saver = Saver(config, clock)
+    preflight(saver.store)
+    resume = _wants_resume(config, saver)
+    display = make_display(config.run.progress, clock)
+    with RunFiles(folder, clock, resume) as files:
+        files.config(config.model_dump(mode="json"))
+        supervisor = Supervisor(config, clock, files, display, saver)
+        status = FAILED
+        try:
+            with connect(config) as cluster:
+                status = supervisor.run(cluster, resume)
+        except KeyboardInterrupt:
+            status, supervisor.reason = INTERRUPTED, "interrupted"
+        except FtppoError as error:
+            supervisor.reason = str(error)
+        finally:
+            summary = supervisor.summary("finished" if status == FINISHED else "failed")
+            files.summary(summary)
+            write_report(folder)
+            display.finish(summary, folder / REPORT)
+    return status
+
+
+class Supervisor:
+    """The state loop of one run."""
+
+    def __init__(self, config: Config, clock: Clock, files: RunFiles, display: Display, saver: Saver) -> None:
+        self.config, self.clock, self.files, self.display, self.saver = config, clock, files, display, saver
+        parallel = config.parallel
+        self.layout = Layout(parallel.dp, parallel.tp, parallel.pp, parallel.cp)
+        self.state = DriverState(kl_coef=config.algo.kl_coef)
+        self.chaos = ChaosSchedule(config.chaos.faults)
+        self.digest: str | None = None
+        self.reason: str | None = None
+        self.iteration: Iteration | None = None
+        self.standbys_started = False
+
+    def run(self, cluster: Cluster, resume: bool) -> int:
+        """The whole run on a cluster."""
+        tokenizer = build_tokenizer(self.config.task)
+        task = build_task(self.config.task, self.config.seed)
+        self.shop = Workshop(self.config, task, tokenizer, self.clock, self._on_phase, self._on_step)
+        self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock)
+        self.recovery = Recovery(self.config, self.pool, self.saver, self.files, self.display, self.clock)
+        try:
+            self._start(resume)
+            while self.state.iteration < self.config.train.iterations:
+                self._guarded(self._advance)
+            self._guarded(self._finish)
+        finally:
+            self.pool.stop()
+        return FINISHED
+
+    def summary(self, status: Literal["finished", "failed"]) -> Summary:
+        """What summary.json says."""
+        layout = {axis: getattr(self.layout, axis) for axis in ("dp", "tp", "pp", "cp")}
+        return Summary(
+            run=self.config.run.name,
+            status=status,
+            reason=self.reason,
+            iterations=self.state.iteration,
+            steps=self.state.step,
+            layout=LayoutRecord(**layout),
+            standby=self.config.cluster.standby,
+            state_digest=self.digest,
+            reward=Reward(self.state.first_reward, self.state.last_reward),
+            recoveries=self.files.recoveries(),
+            checkpoints=self.files.checkpoints(),
+        )
+
+    def _start(self, resume: bool) -> None:
+        self.display.start(f"ftppo {self.config.run.name}", self.config.train.iterations)
+        self._on_phase("start", "actors come up")
+        slots, standby = self.pool.start(self.layout)
+        self.pool.build(slots)
+        roster = Roster(0, self.layout, slots, standby)
+        self._enter(self.recovery.form(roster))
+        manifest = self.saver.latest() if resume else None
+        if manifest is not None:
+            self.state = self.saver.restore(self.mesh, manifest)
+            self._event("resumed", f"from the checkpoint of step {manifest.step}, iteration {manifest.iteration}")
+
+    def _enter(self, mesh: Mesh) -> None:
+        """A generation stands: work goes on in it."""
+        self.mesh = self.shop.mesh = mesh
+        mesh.faults = self._take_faults
+        self.files.at(generation=mesh.roster.generation)
+        self._show_fleet()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do `work`; after a fault recover, and leave the rest to the next round."""
+        try:
+            work()
+        except GenerationBroken as broken:
+            self._recover(broken)
+
+    def _recover(self, broken: GenerationBroken) -> None:
+        mesh, restored = self.recovery.run(self.mesh.roster, broken, self._committed())
+        if restored is not None:
+            self.state, self.iteration = restored, None
+        self._enter(mesh)
+
+    def _advance(self) -> None:
+        """The next piece of work: a warm-up step, or an iteration and the save that is due after it."""
+        warmup_steps = self.config.train.warmup_steps
+        if self.state.warmup_done < warmup_steps:
+            self.state = warmup_step(self.shop, self.state)
+            if self.state.warmup_done == warmup_steps:
+                self._begin_ppo()
+            return
+        if self.iteration is None:
+            self.iteration = Iteration(self.shop, self.state)
+        after = self.iteration.run()
+        self.state, done, self.iteration = after, self.iteration, None
+        self._show_iteration(done)
+        if due(self.state.iteration, self.config.checkpoint.every_iterations, self.config.train.iterations):
+            self._save(last=self.state.iteration == self.config.train.iterations)
+
+    def _begin_ppo(self) -> None:
+        self.mesh.call("begin_ppo", phase="warmup")
+        if self.config.checkpoint.every_iterations:
+            self._save(last=False)
+
+    def _finish(self) -> None:
+        if self.saver.last_step != self.state.step:  # a fault during the last save
+            self._save(last=True)
+        self.recovery.close_all()
+        digests = self.mesh.call("digest", phase="digest")
+        self.digest = _join_digests(digests)
+
+    def _save(self, last: bool) -> None:
+        self._on_phase("save", "")
+        try:
+            record = self.saver.save(self.mesh, self.state)
+        except (CheckpointError, StorageError) as error:
+            self._event("save_failed", str(error))
+            if last:
+                raise
+            return
+        self.files.checkpoint(record)
+        self.files.record("saved", record.uri, seconds=record.total_s)
+
+    def _on_phase(self, phase: str, detail: str) -> None:
+        self.display.phase(phase, detail)
+
+    def _on_step(self, spec: StepSpec, result: StepResult) -> None:
+        self.files.at(iteration=spec.iteration, step=spec.step + 1)
+        self.files.step(spec, result)
+        self.recovery.step_committed(spec.step + 1)
+        if not self.standbys_started:
+            self.standbys_started = True
+            self.pool.warm_up(self.mesh.roster.standby, self.layout.world)
+        for name, error in self.pool.poll():
+            self._event("standby_ready" if error is None else "standby_failed", name + (f": {error}" if error else ""))
+            self._show_fleet()
+
+    def _committed(self) -> DriverState:
+        """Where the run stands, the steps of an unfinished iteration included."""
+        done = len(self.iteration.results) if self.iteration is not None else 0
+        return dataclasses.replace(self.state, step=self.state.step + done)
+
+    def _take_faults(self, phase: str) -> tuple[Fault, ...]:
+        if self.state.warmup_done < self.config.train.warmup_steps:
+            return ()
+        faults, self.chaos = self.chaos.take(self.state.iteration, phase)
+        return faults
+
+    def _show_iteration(self, done: Iteration) -> None:
+        metrics = done.metrics()
+        self.files.iteration(metrics)
+        self.display.iteration(IterationView(metrics, self._fleet()))
+
+    def _fleet(self) -> Fleet:
+        return Fleet(self.mesh.roster.generation, len(self.pool.warm), len(self.mesh.roster.standby))
+
+    def _show_fleet(self) -> None:
+        self.display.fleet(self._fleet())
+
+    def _event(self, event: str, reason: str) -> None:
+        self.files.record(event, reason)
+        self.display.event(f"{event.replace('_', ' ')}: {reason}")
+
+
+def _with_absolute_url(config: Config, folder: Path) -> Config:
+    """The config with a checkpoint URL that means the same in every process."""
+    url = config.checkpoint.url
+    if url is None:
+        url = str(folder / "checkpoints")
+    elif "://" not in url:
+        url = str(Path(url).resolve())
+    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"url": url})})
+
+
+def _wants_resume(config: Config, saver: Saver) -> bool:
+    """Whether to go on from a checkpoint. Raises ConfigError where run.resume and what is stored do not agree."""
+    manifest = saver.latest()
+    if config.run.resume == "must" and manifest is None:
+        raise ConfigError("run.resume", "must", f"there is no checkpoint in {saver.store.url}: take auto to start anew")
+    if config.run.resume == "never" and manifest is not None:
+        remedy = (
+            f"{saver.store.url} holds the checkpoint of step {manifest.step}: take another run.name, or auto to go on"
+        )
+        raise ConfigError("run.resume", "never", remedy)
+    if manifest is not None and manifest.config_digest != config_digest(config):
+        remedy = (
+            f"the checkpoint in {saver.store.url} is of another configuration: take another run.name, or the old keys"
+        )
+        raise ConfigError("run.name", config.run.name, remedy)
+    return manifest is not None
+
+
+def _join_digests(digests: Sequence[str]) -> str:
+    """One digest for all slots, in slot order."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Decisions as pure functions over frozen values: topology, roster, faults, recovery, lifecycle, retention, chaos."""

@@ -1,0 +1,152 @@
+"""What to do about faults. Comes in: a roster, the faults, the warm standbys; goes out: one plan with its reason.
+
+enough warm standbys -> Substitute      else standbys still warming up -> Wait
+else by when_short: wait -> Wait, shrink -> Shrink where a whole replica can be made, fail -> GiveUp
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ftppo.errors import FtppoError, NotEnoughStandbys, TooManyRecoveries
+from ftppo.plan.faults import NO_SLOT, Fault
+from ftppo.plan.roster import Roster
+
+Source = Literal["peer", "checkpoint", "initial"]
+WhenShort = Literal["fail", "wait", "shrink"]
+
+_SHOWN = 3  # reasons, or takers, that a sentence names
+
+
+@dataclass(frozen=True)
+class Substitute:
+    """Standbys take exactly the lost slots: `takers` is slot -> actor. Empty: the same actors build new groups."""
+
+    takers: Mapping[int, str]
+    roster: Roster  # of the next generation
+    source: Source  # where the state of all slots comes from
+    reason: str
+
+
+@dataclass(frozen=True)
+class Shrink:
+    """The run goes on with fewer data-parallel replicas, all in a new layout."""
+
+    dropped: tuple[int, ...]  # dp coordinates of the old layout
+    roster: Roster  # of the next generation
+    source: Source
+    reason: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing can be done before `missing` more standbys are warm."""
+
+    missing: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The run ends with `error`."""
+
+    reason: str
+    error: FtppoError
+
+
+type Plan = Substitute | Shrink | Wait | GiveUp
+
+
+def plan_recovery(
+    roster: Roster,
+    faults: Sequence[Fault],
+    warm_standbys: Sequence[str],
+    *,
+    when_short: WhenShort,
+    recoveries_left: int,
+    has_checkpoint: bool,
+    holders: Mapping[int, bool] | None = None,
+    dp_fits: Callable[[int], bool] = lambda dp: True,
+) -> Plan:
+    """The plan for one set of faults; the same arguments give the same plan.
+
+    `warm_standbys` are standbys of `roster`, those to be used first in front; its other standbys are promised but not
+    warm. `holders` says of each slot, lost or not, whether a living actor holds its snapshot of the committed step,
+    its own copy or its buddy's; a slot that it leaves out has none, None: there are no snapshots. `dp_fits` says
+    whether the batch can be split over that many replicas. Without faults the roster stays and the groups are rebuilt.
+    """
+    assert all(roster.stands_by(actor) for actor in warm_standbys), "a warm standby that does not stand by"
+    why = _why(faults)
+    if recoveries_left <= 0:
+        return _give_up(f"{why}; no recovery is left of recovery.max_recoveries", TooManyRecoveries)
+    lost = sorted({fault.slot for fault in faults} - {NO_SLOT})
+    missing = len(lost) - len(warm_standbys)
+    source = _source(roster, holders, has_checkpoint)
+    if missing <= 0:
+        return _substitute(roster, lost, warm_standbys, source, why)
+    short = f"{why}; {len(lost)} slots lost, {len(warm_standbys)} standbys warm"
+    if len(lost) <= len(roster.standby):
+        return Wait(missing, f"{short}, {missing} more promised")
+    if when_short == "wait":
+        return Wait(missing, f"{short}: waiting for {missing} more")
+    if when_short == "shrink":
+        return _shrink(roster, lost, warm_standbys, source, short, dp_fits)
+    return _give_up(f"{short}: raise cluster.standby, or set recovery.when_short to wait or shrink", NotEnoughStandbys)
+
+
+def _substitute(roster: Roster, lost: Sequence[int], warm: Sequence[str], source: Source, why: str) -> Substitute:
+    takers = dict(zip(lost, warm, strict=False))
+    who = _listed([f"{actor} takes slot {slot}" for slot, actor in takers.items()]) or "all actors stay"
+    return Substitute(takers, roster.replace(takers), source, f"{why}; {who}; state from {source}")
+
+
+def _shrink(
+    roster: Roster, lost: Sequence[int], warm: Sequence[str], source: Source, short: str, dp_fits: Callable[[int], bool]
+) -> Shrink | GiveUp:
+    """Keep the replicas that lost nothing, as many as fit; their actors keep their place within the replica.
+
+    Where every replica lost a slot, the least damaged is filled up from standbys and from survivors of the others.
+    """
+    layout, gone = roster.layout, set(lost)
+    num_lost = Counter(layout.coordinate(slot).dp for slot in lost)
+    num_alive = layout.world - len(gone) + len(warm)
+    most = max(layout.dp - len(num_lost), min(1, num_alive * layout.dp // layout.world))
+    dp = next((dp for dp in range(most, 0, -1) if dp_fits(dp)), 0)
+    if not dp:
+        return _give_up(f"{short}: no smaller layout can be made of those left", NotEnoughStandbys)
+    ranked = sorted(range(layout.dp), key=lambda replica: (num_lost[replica], replica))
+    kept, dropped = sorted(ranked[:dp]), tuple(sorted(ranked[dp:]))
+    spares = [roster.actor(slot) for replica in dropped for slot in layout.dp_replica(replica) if slot not in gone]
+    fillers = iter([*warm, *spares])
+    smaller = dataclasses.replace(layout, dp=dp)
+    slots = [""] * smaller.world
+    for place, replica in enumerate(kept):
+        for new, old in zip(smaller.dp_replica(place), layout.dp_replica(replica), strict=True):
+            slots[new] = next(fillers) if old in gone else roster.actor(old)
+    placed = set(slots)
+    standby = [actor for actor in (*roster.standby, *spares) if actor not in placed]
+    reason = f"{short}; layout {layout} becomes {smaller}; state from {source}"
+    return Shrink(dropped, roster.reshape(smaller, slots, standby), source, reason)
+
+
+def _source(roster: Roster, holders: Mapping[int, bool] | None, has_checkpoint: bool) -> Source:
+    """The cheapest place that has the state of every slot, at one step."""
+    if holders and all(holders.get(slot, False) for slot in range(roster.layout.world)):
+        return "peer"
+    return "checkpoint" if has_checkpoint else "initial"
+
+
+def _why(faults: Collection[Fault]) -> str:
+    return _listed([fault.reason for fault in faults]) or "no slot is to blame"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """The first few in full, and how many more."""
+    more = [f"and {len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
+    return "; ".join([*parts[:_SHOWN], *more])
+
+
+def _give_up(reason: str, kind: type[FtppoError]) -> GiveUp:
+    return GiveUp(reason, kind(reason))

@@ -1,0 +1,37 @@
+"""CRC-32 of a whole from the CRC-32s of its parts, so that no byte is summed twice. Pure."""
+
+from collections.abc import Iterable
+from functools import reduce
+
+_POLYNOMIAL = 0xEDB88320  # of zlib.crc32, bits reflected: bit 31 is the coefficient of x^0
+_ONE = 0x80000000
+_X8 = 0x00800000  # x^8: one zero byte appended
+
+
+def combine(parts: Iterable[tuple[int, int]]) -> int:
+    """CRC-32 of the concatenation of parts given as (crc32, bytes), in order; 0 for none.
+
+    Appending n zero bytes multiplies by x^(8n) modulo the polynomial, and CRC-32 is linear from there
+    (M. Adler's crc32_combine in zlib rests on the same fact).
+    """
+    return reduce(lambda crc, part: _times(_power(part[1]), crc) ^ part[0], parts, 0)
+
+
+def _power(num_bytes: int) -> int:
+    """x^(8 * num_bytes), by squaring."""
+    result, square = _ONE, _X8
+    while num_bytes:
+        if num_bytes & 1:
+            result = _times(square, result)
+        square, num_bytes = _times(square, square), num_bytes >> 1
+    return result
+
+
+def _times(a: int, b: int) -> int:
+    """Product of two polynomials modulo the CRC's."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product

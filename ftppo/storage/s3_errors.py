@@ -1,0 +1,60 @@
+"""What an S3 server or boto3 says went wrong -> a typed StorageError, judged by codes and types and not by texts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore import exceptions as boto
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ftppo.errors import AlreadyExists, NotFound, PermissionDenied, StorageError, TransientStorageError
+from ftppo.storage.base import RangeBeyondEnd
+
+_TRANSIENT_CODES = {
+    # throttled or busy
+    "SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable", "InternalError",
+    # two conditional writes at once: neither has won yet
+    "ConditionalRequestConflict", "OperationAborted",
+    # the bytes did not arrive as they were sent
+    "RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch",
+}  # fmt: skip
+_DENIED_CODES = {"AccessDenied", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId"}
+_DENIED_TYPES = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.CredentialRetrievalError,
+    boto.TokenRetrievalError,
+    boto.UnauthorizedSSOTokenError,
+)
+_TRANSIENT_TYPES = (boto.HTTPClientError, boto.FlexibleChecksumError, boto.IncompleteReadError)
+_REMEDIES = {
+    "EntityTooSmall": "; the server wants larger parts: raise checkpoint.part_bytes (Amazon: 5242880 or more)",
+    "NotImplemented": "; the server does not know this: try checkpoint.checksums=when_required, or another server",
+}
+
+
+@contextmanager
+def typed_errors(what: str) -> Iterator[None]:
+    """Raise what boto3 raises inside as the StorageError it means, with the original as its cause."""
+    try:
+        yield
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        raise _error_type(code, _status_of(error))(f"{what}: {error}{_REMEDIES.get(code, '')}") from error
+    except _DENIED_TYPES as error:
+        raise PermissionDenied(f"{what}: {error}") from error
+    except _TRANSIENT_TYPES as error:
+        raise TransientStorageError(f"{what}: {error}") from error
+    except (BotoCoreError, ValueError) as error:
+        raise StorageError(f"{what}: {error}") from error
+
+
+def _status_of(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _error_type(code: str, status: int) -> type[StorageError]:
+    if code in _TRANSIENT_CODES or status == 429 or (status >= 500 and status != 501):
+        return TransientStorageError
+    if code in _DENIED_CODES or status in (401, 403):
+        return PermissionDenied
+    return {404: NotFound, 412: AlreadyExists, 416: RangeBeyondEnd}.get(status, StorageError)

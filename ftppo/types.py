@@ -1,0 +1,156 @@
+"""Data that crosses a layer, one named type each. Tensors are on the CPU here; shapes are in brackets."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question. `index` is its place in the task's endless stream; equal indices are equal prompts.
+
+    Example: Prompt(index=7, text="2+3=", entry={"question": "2+3=", "answer": "5"})
+    """
+
+    index: int
+    text: str
+    entry: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """Prompts for one actor or for all. `sample[i]` names the draw: random numbers hang on it and on nothing else.
+
+    Example: tokens [2, 5] right-padded, lengths [2] = [5, 3], sample [2] = [40, 41]
+    """
+
+    iteration: int
+    tokens: Tensor  # [n, prompt_len] int64, right-padded
+    lengths: Tensor  # [n] int64, prompt tokens that count
+    sample: Tensor  # [n] int64, global index of the draw
+
+    def rows(self, index: Tensor) -> "RolloutRequest":
+        """The requests at `index` [m] int64, in that order."""
+        return replace(self, tokens=self.tokens[index], lengths=self.lengths[index], sample=self.sample[index])
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """Answers to a RolloutRequest, row by row. The end token, where it came, is the last token that counts."""
+
+    tokens: Tensor  # [n, max_response] int64, right-padded
+    lengths: Tensor  # [n] int64, response tokens that count (>= 1)
+    logprobs: Tensor  # [n, max_response] float32, log-probability of each token when drawn; 0 past the length
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Prompt and response together, right-padded to the length that the model runs at.
+
+    `response[i, t]` is 1 where `tokens[i, t]` was generated. Per-token quantities elsewhere are aligned with `tokens`:
+    the log-probability, value, advantage at t belong to tokens[i, t], predicted from the position before it.
+    """
+
+    tokens: Tensor  # [n, seq] int64
+    response: Tensor  # [n, seq] float32, 0 or 1
+
+    def rows(self, index: Tensor) -> "Sequences":
+        """The sequences at `index` [m] int64, in that order."""
+        return Sequences(self.tokens[index], self.response[index])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the models say about Sequences; 0 where response is 0."""
+
+    logprobs: Tensor  # [n, seq] float32, under the policy that drew them
+    ref_logprobs: Tensor  # [n, seq] float32, under the frozen reference; equal to logprobs where there is none
+    values: Tensor  # [n, seq] float32, the critic's value of the state before tokens[i, t]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All an update needs, for the whole iteration, a mini-batch or a DP chunk of it.
+
+    `num_tokens` is the number of response tokens of the whole mini-batch over all DP ranks: losses are sums divided by it.
+    """
+
+    tokens: Tensor  # [n, seq] int64
+    response: Tensor  # [n, seq] float32 mask
+    logprobs: Tensor  # [n, seq] float32
+    ref_logprobs: Tensor  # [n, seq] float32
+    values: Tensor  # [n, seq] float32
+    advantages: Tensor  # [n, seq] float32, whitened
+    returns: Tensor  # [n, seq] float32
+    num_tokens: float
+
+    def rows(self, index: Tensor) -> "Batch":
+        """The rows at `index` [m] int64; `num_tokens` becomes theirs."""
+        picked = {name: getattr(self, name)[index] for name in _BATCH_TENSORS}
+        return Batch(**picked, num_tokens=float(picked["response"].sum()))
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Equal runs of rows, one a part; each keeps the whole's `num_tokens`."""
+        chunks = {name: torch.chunk(getattr(self, name), parts) for name in _BATCH_TENSORS}
+        return [
+            Batch(**{name: chunks[name][part] for name in _BATCH_TENSORS}, num_tokens=self.num_tokens)
+            for part in range(parts)
+        ]
+
+
+_BATCH_TENSORS = ("tokens", "response", "logprobs", "ref_logprobs", "values", "advantages", "returns")
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """What every rank must know of one optimizer step besides its batch."""
+
+    step: int  # 0-based number of the step in the run, warm-up steps included
+    iteration: int
+    kind: str  # "ppo" | "warmup"
+    policy_lr: float
+    critic_lr: float
+    kl_coef: float  # used where the KL penalty is in the loss
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Scalars of one step, equal on every rank that returns them."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    clip_fraction: float
+    value_clip_fraction: float
+    policy_grad_norm: float
+    critic_grad_norm: float
+    skipped: bool = False  # a gradient was not finite, so no rank moved
+
+
+@dataclass(frozen=True)
+class Beacon:
+    """How far an actor has come; read on the control group while it computes."""
+
+    generation: int
+    slot: int  # -1: standing by
+    phase: str  # "idle" | "build" | "rollout" | "score" | "update" | "save" | "load"
+    step: int
+    micro: int
+    time: float  # seconds since the epoch of the last move
+
+
+@dataclass(frozen=True)
+class DriverState:
+    """Where the run stands: all that the driver must not forget. Moves only when a step commits."""
+
+    iteration: int = 0  # iterations finished
+    step: int = 0  # optimizer steps committed
+    cursor: int = 0  # prompts taken from the task's stream
+    kl_coef: float = 0.0
+    warmup_done: int = 0  # supervised steps committed (counted in `step` too)
+    first_reward: float | None = None
+    last_reward: float | None = None
+    extra: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,137 @@
+"""The Ray actor around an Engine. Comes in: calls stamped with a generation; goes out: results, or a typed error.
+
+The working thread runs one call at a time. The `control` group answers meanwhile: a busy actor is not a dead one. Imports
+of torch.distributed and Megatron-Core wait until `prepare`, so that an actor is there, and can be placed, at once.
+"""
+
+import os
+import traceback
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ray
+
+from ftppo.config import Config, Fault
+from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
+from ftppo.types import Beacon
+from ftppo.worker.meeting import Rendezvous
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What every call of a generation carries besides its arguments."""
+
+    generation: int
+    wanted: bool  # whether the result is to be sent back
+    faults: tuple[Fault, ...] = ()  # to be injected while this call works
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """Where an actor runs."""
+
+    node: str
+    host: str  # address that other actors reach it under
+    device: int  # number of its GPU on that node; on a CPU its process id
+    pid: int
+
+
+@ray.remote(concurrency_groups={"control": 2}, max_restarts=0, max_task_retries=0)
+class TrainActor:
+    """One rank of the mesh, or a standby."""
+
+    def __init__(self) -> None:
+        self.generation = -1
+        self.engine: Any = None
+
+    @ray.method(concurrency_group="control")
+    def whereabouts(self) -> Whereabouts:
+        """Node, address and device."""
+        context = ray.get_runtime_context()
+        gpus = context.get_accelerator_ids().get("GPU", [])
+        device = int(gpus[0]) if gpus else os.getpid()
+        return Whereabouts(context.get_node_id(), ray.util.get_node_ip_address(), device, os.getpid())
+
+    @ray.method(concurrency_group="control")
+    def beacon(self) -> Beacon | None:
+        """How far the working thread has come; None before `prepare`."""
+        return self.engine.progress.read() if self.engine is not None else None
+
+    def prepare(self, config: Config, kind: Literal["cpu", "cuda"], vocab_size: int, eos: int) -> None:
+        """Import everything and take the device: all that can be done before a slot is known."""
+        from ftppo.worker.device import make_device, set_nccl_environment
+        from ftppo.worker.engine import Engine
+
+        set_nccl_environment()
+        self.engine = Engine(config, make_device(config, kind), vocab_size, eos)
+
+    def build(self, slot: int) -> None:
+        """Make the models of `slot`, alone."""
+        if self.engine.slot != slot:
+            self.engine.build(slot)
+
+    def open_store(self, timeout_s: float) -> tuple[str, int]:
+        """Host the meeting place of a generation: address and port."""
+        return ray.util.get_node_ip_address(), self.engine.groups.open_store(timeout_s)
+
+    def join(self, meet: Rendezvous, timeout_s: float) -> None:
+        """Enter a generation, once."""
+        if meet.generation <= self.generation:
+            raise StaleGeneration(meet.generation, self.generation)
+        self.generation = meet.generation
+        try:
+            self.engine.join(meet, timeout_s)
+        except Exception as error:
+            raise self._let_go(error) from None
+
+    def release(self) -> int:
+        """Let go of the generation. Returns how many of its groups stay alive."""
+        return int(self.engine.release())
+
+    def call(self, stamp: Stamp, method: str, *args: Any) -> Any:
+        """Run a method of the Engine in `stamp`'s generation. On an error the groups are let go of, so that peers wake."""
+        if stamp.generation != self.generation:
+            raise StaleGeneration(stamp.generation, self.generation)
+        try:
+            if stamp.faults:
+                from ftppo.worker.inject import arm
+
+                arm(self.engine.progress, stamp.faults, _report_fault)
+            result = getattr(self.engine, method)(*args)
+        except Exception as error:
+            raise self._let_go(error) from None
+        finally:
+            self.engine.progress.on_move = _nothing
+        return result if stamp.wanted else None
+
+    def _let_go(self, error: Exception) -> FtppoError:
+        """Wake the peers, and say what happened in a form that crosses processes."""
+        phase = self.engine.progress.phase
+        if isinstance(error, FtppoError) and not isinstance(error, WorkerError):
+            return error  # storage and checkpoints: no group is involved, and the state is whole
+        kind = PeerLost if _in_communication(error) else WorkerError
+        text = "".join(traceback.format_exception(error))
+        found = kind(self.engine.slot, phase, f"{type(error).__name__}: {error}", text)
+        traceback.clear_frames(error.__traceback__)
+        self.engine.release()
+        return found
+
+
+def _nothing(phase: str) -> None: ...
+
+
+def _report_fault(kind: str, at: float) -> None:
+    """Leave word of when a fault was injected: who kills itself cannot say so later."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(FAULT_TIME_KEY, f"{at:.6f}".encode(), overwrite=True, namespace=b"ftppo")
+
+
+FAULT_TIME_KEY = b"injected-fault-time"
+
+
+def _in_communication(error: BaseException) -> bool:
+    """Whether it was raised while talking to other ranks: by the place, as gloo has no exception type of its own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = ("torch/distributed/", "megatron/core/pipeline_parallel/p2p_communication.py")
+    return isinstance(error, RuntimeError) and bool(frames) and any(place in frames[-1].filename for place in places)

@@ -1,0 +1,36 @@
+"""How far this rank has come, and the places where injected faults strike. Written by the working thread, read by others."""
+
+import time
+from collections.abc import Callable
+
+from ftppo.types import Beacon
+
+
+class Progress:
+    """The rank's own beacon. Each move is one attribute store, so a reader never sees half of one."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.slot = -1
+        self.on_move: Callable[[str], None] = lambda phase: None
+        self._place = ("idle", 0, 0, time.time())
+
+    def enter(self, phase: str, step: int = 0) -> None:
+        """A phase begins."""
+        self._place = (phase, step, 0, time.time())
+
+    def tick(self) -> None:
+        """One more micro-batch, or one more token, of the phase."""
+        phase, step, micro, _ = self._place
+        self._place = (phase, step, micro + 1, time.time())
+        self.on_move(phase)
+
+    @property
+    def phase(self) -> str:
+        """The phase now."""
+        return self._place[0]
+
+    def read(self) -> Beacon:
+        """A snapshot."""
+        phase, step, micro, moved = self._place
+        return Beacon(self.generation, self.slot, phase, step, micro, moved)

@@ -1,0 +1,156 @@
+"""cuda or cpu: the one place that knows. Comes in: the config's wish; goes out: a Device.
+
+Megatron-Core takes CUDA for granted. `Device.prepare` (once a process) and `Device.building` (around building models and
+optimizer steps) let it run on the CPU; on cuda both do next to nothing.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ftppo.config import Config
+from ftppo.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a rank computes on. `dtype` is that of weights and activations; gradients and moments are float32."""
+
+    kind: Literal["cpu", "cuda"]
+    dtype: torch.dtype
+
+    @property
+    def torch(self) -> torch.device:
+        """The device that tensors live on: on cuda the only one that the actor can see."""
+        return torch.device("cpu") if self.kind == "cpu" else torch.device("cuda", torch.cuda.current_device())
+
+    @property
+    def backend(self) -> str:
+        """torch.distributed's backend."""
+        return "gloo" if self.kind == "cpu" else "nccl"
+
+    def prepare(self, num_threads: int) -> None:
+        """Make this process ready to compute; repeating it changes nothing."""
+        torch.set_num_threads(num_threads)
+        _use_no_random_state()
+        if self.kind == "cpu":
+            _redirect_cuda()
+        else:
+            torch.cuda.set_device(0)
+
+    def building(self) -> contextlib.AbstractContextManager[Any]:
+        """Around code of Megatron-Core that spells cuda literally: building a model or an optimizer, and its step."""
+        return _CudaMeansCpu() if self.kind == "cpu" else contextlib.nullcontext()
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        if self.kind == "cuda":
+            torch.cuda.synchronize()
+
+
+def resolve_kind(wish: Literal["auto", "cpu", "cuda"], num_gpus: float) -> Literal["cpu", "cuda"]:
+    """cuda where the cluster has GPUs and nothing else was asked for."""
+    if wish == "cuda" and num_gpus == 0:
+        raise ConfigError("cluster.device", wish, "there is no GPU in this cluster: take cpu or auto")
+    return "cpu" if wish == "cpu" or num_gpus == 0 else "cuda"
+
+
+def make_device(config: Config, kind: Literal["cpu", "cuda"]) -> Device:
+    """The Device for a resolved kind."""
+    wished = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    default = torch.float32 if kind == "cpu" else torch.bfloat16
+    return Device(kind=kind, dtype=wished.get(config.model.dtype, default))
+
+
+def set_nccl_environment() -> None:
+    """Before NCCL is loaded: its watchdog must not end a process that the driver means to keep."""
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+
+
+class _NoRandomState:
+    """Stands for Megatron-Core's random state tracker. ftppo draws from generators of its own and uses no dropout."""
+
+    @contextlib.contextmanager
+    def fork(self, *_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    def is_initialized(self) -> bool:
+        return True
+
+
+def _use_no_random_state() -> None:
+    from megatron.core.tensor_parallel import random
+
+    random._CUDA_RNG_STATE_TRACKER = _NoRandomState()  # type: ignore[assignment]
+    random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
+
+
+class _CudaMeansCpu(TorchFunctionMode):
+    """While entered, torch functions of this thread read cuda as cpu. Costs microseconds a call: not for hot paths."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return func(args[0]).replace("torch.", "torch.cuda.")
+        return func(*args, **_on_cpu(kwargs))
+
+
+def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
+    if kwargs.get("pin_memory"):
+        kwargs = {**kwargs, "pin_memory": False}
+    device = kwargs.get("device")
+    if device is not None and str(device).startswith("cuda"):
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    return kwargs
+
+
+class _TorchOnCpu:
+    """The torch module as one module of Megatron-Core sees it: `zeros` and `tensor` on cuda are on the CPU."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    @staticmethod
+    def zeros(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.zeros(*args, **_on_cpu(kwargs))
+
+
+def _redirect_cuda() -> None:
+    from megatron.core.models.common.embeddings import rotary_pos_embedding
+    from megatron.core.pipeline_parallel import schedules
+
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda *_: None
+    torch.cuda.current_stream = lambda *_: _NoStream()  # type: ignore[assignment]
+    torch.cuda.Stream = _NoStream  # type: ignore[assignment,misc]
+    torch.cuda.stream = lambda *_: contextlib.nullcontext()  # type: ignore[assignment]
+    schedules.torch = _TorchOnCpu()  # type: ignore[assignment]
+    rotary_pos_embedding.get_pos_emb_on_this_cp_rank = _rotary_of_this_rank
+
+
+class _NoStream:
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def wait_stream(self, _: Any) -> None: ...
+
+    def wait_event(self, _: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+def _rotary_of_this_rank(pos_emb: torch.Tensor, seq_dim: int, cp_group: torch.distributed.ProcessGroup) -> torch.Tensor:
+    """The rows of `pos_emb` (sequence along `seq_dim`) that belong to this context-parallel rank, zigzag."""
+    rank, size = cp_group.rank(), cp_group.size()
+    chunks = pos_emb.chunk(2 * size, dim=seq_dim)
+    return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]], dim=seq_dim)

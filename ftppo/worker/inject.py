@@ -1,0 +1,55 @@
+"""Injected faults, carried out. Comes in: faults meant for this actor's current call; they strike where the work stands."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from ftppo.config import Fault
+from ftppo.worker.beacon import Progress
+
+
+class InjectedFault(RuntimeError):
+    """The exception that the kind `exception` raises."""
+
+
+def arm(progress: Progress, faults: Sequence[Fault], report: Callable[[str, float], None]) -> None:
+    """Have each of `faults` strike at the next move of the phase. `report(kind, time)` is called just before."""
+    waiting = list(faults)
+
+    def strike(phase: str) -> None:
+        while waiting:
+            fault = waiting.pop()
+            report(fault.kind, time.time())
+            _KINDS[fault.kind](fault)
+
+    progress.on_move = strike
+
+
+def _signal_self(number: signal.Signals) -> Callable[[Fault], None]:
+    return lambda fault: os.kill(os.getpid(), number)
+
+
+def _raise(fault: Fault) -> None:
+    raise InjectedFault(f"injected in {fault.phase} of iteration {fault.iteration}")
+
+
+def _hold_interpreter(fault: Fault) -> None:
+    # PyDLL keeps the interpreter's lock during the call: no thread of this process runs meanwhile.
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(int(fault.seconds * 1e6)))
+
+
+_KINDS: dict[str, Callable[[Fault], None]] = {
+    "sigkill": _signal_self(signal.SIGKILL),
+    "kill_dp_group": _signal_self(signal.SIGKILL),
+    "sigstop": _signal_self(signal.SIGSTOP),
+    "sigterm": _signal_self(signal.SIGTERM),
+    "segfault": lambda fault: ctypes.string_at(0) and None,
+    "exit": lambda fault: os._exit(13),
+    "exception": _raise,
+    "gil_hang": _hold_interpreter,
+    "slow": lambda fault: time.sleep(fault.seconds),
+    "oom": lambda fault: sys.exit(137),
+}

@@ -1,0 +1,204 @@
+"""The models. Comes in: Config and a Device, inside process groups; goes out: Megatron-Core modules and their optimizers.
+
+Policy and critic have the same trunk; the critic's output is one number a token. Building uses process groups but no
+communication, so a rank can build alone in a world of torch's `fake` backend.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+from megatron.core.transformer import ModuleSpec, TransformerConfig
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from torch import Tensor
+
+from ftppo.config import Config
+from ftppo.worker.attention import SdpaAttention
+from ftppo.worker.device import Device
+
+
+@dataclass
+class Learner:
+    """A model under training and its optimizer."""
+
+    role: str  # "policy" | "critic"
+    model: DistributedDataParallel
+    optimizer: MegatronOptimizer
+
+    @property
+    def module(self) -> GPTModel:
+        """The model without its data-parallel wrapping."""
+        return self.model.module
+
+
+def transformer_config(config: Config, device: Device) -> TransformerConfig:
+    """Megatron-Core's configuration for this model and layout."""
+    model, parallel = config.model, config.parallel
+    return TransformerConfig(
+        num_layers=model.layers,
+        hidden_size=model.hidden,
+        ffn_hidden_size=model.ffn,
+        num_attention_heads=model.heads,
+        num_query_groups=model.kv_heads,
+        normalization="RMSNorm",
+        layernorm_epsilon=model.norm_eps,
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        tensor_model_parallel_size=parallel.tp,
+        pipeline_model_parallel_size=parallel.pp,
+        context_parallel_size=parallel.cp,
+        sequence_parallel=parallel.tp > 1,
+        params_dtype=device.dtype,
+        pipeline_dtype=device.dtype,
+        bf16=device.dtype == torch.bfloat16,
+        perform_initialization=False,  # ftppo/worker/state.py draws weights by name, the same in every layout
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        persist_layer_norm=False,
+        gradient_accumulation_fusion=False,
+        apply_rope_fusion=False,
+        calculate_per_token_loss=True,  # losses arrive divided by the global token count: gradients are plain sums
+        deallocate_pipeline_outputs=True,
+        batch_p2p_comm=device.kind == "cuda",
+    )
+
+
+def build_model(config: Config, device: Device, vocab_size: int, seq: int, scalar_head: bool = False) -> GPTModel:
+    """This rank's part of the policy, or with `scalar_head` of the critic. Weights are left as they come."""
+    transformer = transformer_config(config, device)
+    post_process = parallel_state.is_pipeline_last_stage()
+    with device.building():
+        model = GPTModel(
+            config=transformer,
+            transformer_layer_spec=_block_spec(transformer),
+            vocab_size=vocab_size,
+            max_sequence_length=seq,
+            pre_process=parallel_state.is_pipeline_first_stage(),
+            post_process=post_process,
+            parallel_output=True,
+            share_embeddings_and_output_weights=config.model.tie_embeddings and not scalar_head,
+            position_embedding_type="rope",
+            rotary_base=config.model.rope_base,  # type: ignore[arg-type]
+        )
+        if scalar_head and post_process:
+            model.output_layer = ScalarHead(transformer)
+    return model.to(device.torch)
+
+
+def build_learner(role: str, model: GPTModel, config: Config, device: Device) -> Learner:
+    """Wrap a model for data parallelism with the distributed optimizer (Adam, moments allocated and zero)."""
+    with device.building():
+        ddp = DistributedDataParallel(
+            config=model.config,
+            ddp_config=DistributedDataParallelConfig(
+                use_distributed_optimizer=True, grad_reduce_in_fp32=True, overlap_grad_reduce=False
+            ),
+            module=model,
+        )
+        model.config.finalize_model_grads_func = _finalize_gradients
+        optimizer = get_megatron_optimizer(
+            OptimizerConfig(
+                optimizer="adam",
+                lr=config.train.policy_lr,
+                weight_decay=config.train.weight_decay,
+                adam_beta1=config.train.adam_beta1,
+                adam_beta2=config.train.adam_beta2,
+                adam_eps=config.train.adam_eps,
+                clip_grad=config.train.clip_grad,
+                bf16=device.dtype == torch.bfloat16,
+                params_dtype=device.dtype,
+                use_distributed_optimizer=True,
+            ),
+            [ddp],
+            use_gloo_process_groups=False,
+        )
+        learner = Learner(role, ddp, optimizer)
+        _allocate_moments(learner)
+    return learner
+
+
+def inner_optimizers(learner: Learner) -> list[Any]:
+    """The distributed optimizers that do the work; Megatron-Core may chain several."""
+    return list(getattr(learner.optimizer, "chained_optimizers", [learner.optimizer]))
+
+
+def forget_first_use_answers(learner: Learner) -> None:
+    """Drop what Megatron-Core remembers from a collective of first use, so that old and new ranks ask again together."""
+    for optimizer in (learner.optimizer, *inner_optimizers(learner)):
+        if hasattr(optimizer, "_has_grad_norm_group_cache"):
+            optimizer._has_grad_norm_group_cache = None
+
+
+class RMSNorm(torch.nn.Module):
+    """Root mean square norm whose weight Megatron-Core sums over the sequence-parallel ranks."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> [..., hidden]."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class ScalarHead(torch.nn.Module):
+    """The critic's output: hidden [s / tp, b, hidden] -> values [s, b, 1] in float32, whole on every TP rank."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.sequence_parallel = config.sequence_parallel
+        self.weight = torch.nn.Parameter(torch.zeros(1, config.hidden_size, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(
+        self, hidden: Tensor, weight: Tensor | None = None, runtime_gather_output: bool | None = None
+    ) -> tuple[Tensor, None]:
+        values = F.linear(hidden, self.weight).float()
+        if self.sequence_parallel:
+            values = gather_from_sequence_parallel_region(values, tensor_parallel_output_grad=False)
+        return values, None
+
+
+def _block_spec(transformer: TransformerConfig) -> TransformerBlockSubmodules:
+    layer = get_gpt_layer_local_spec(normalization="RMSNorm")
+    parts = layer.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    parts.self_attention.submodules.core_attention = SdpaAttention
+    parts.self_attn_bda = parts.mlp_bda = _residual
+    num_layers = get_num_layers_to_build(transformer)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=ModuleSpec(module=RMSNorm))
+
+
+def _residual(training: bool, fused: bool) -> Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]:
+    return lambda x_and_bias, residual, dropout: residual + x_and_bias[0]
+
+
+def _finalize_gradients(model: list[Any], num_tokens: Tensor | None = None, **kwargs: Any) -> None:
+    # The loss is already divided by the global token count: no second division.
+    finalize_model_grads(model, None, **kwargs)
+
+
+def _allocate_moments(learner: Learner) -> None:
+    # torch's Adam makes them at its first step; a state that exists from the start can be copied from the start.
+    for optimizer in inner_optimizers(learner):
+        for group in optimizer.optimizer.param_groups:
+            for param in group["params"]:
+                optimizer.optimizer.state[param] = {
+                    "step": torch.tensor(0.0, dtype=torch.float32),
+                    "exp_avg": torch.zeros_like(param, dtype=torch.float32),
+                    "exp_avg_sq": torch.zeros_like(param, dtype=torch.float32),
+                }

@@ -1,0 +1,187 @@
+"""Forward passes and one optimizer step. Comes in: a DP chunk of a mini-batch; goes out: scores, or new weights and scalars.
+
+A sequence runs shifted by one: position t sees token t and answers for token t + 1, so masks and per-token quantities are
+shifted to the left before they are cut over the context-parallel ranks. Losses arrive divided by the mini-batch's global
+token count, hence gradients are plain sums and neither the layout nor the micro-batch split changes them.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from ftppo.algo.kl import kl_per_token
+from ftppo.algo.losses import policy_loss, value_loss
+from ftppo.config import Config
+from ftppo.types import Batch, Sequences
+from ftppo.worker.attention import unzigzag, zigzag
+from ftppo.worker.logits import token_logprobs
+from ftppo.worker.model import Learner
+
+Shifted = dict[str, Tensor]
+LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
+
+
+def shift(**fields: Tensor) -> Shifted:
+    """[n, seq] each -> the same, one to the left along the sequence and zero at the end: aligned with who predicts it."""
+    return {name: torch.roll(field, -1, dims=1).index_fill(1, _last(field), 0) for name, field in fields.items()}
+
+
+def forward_scores(
+    model: torch.nn.Module, sequences: Sequences, kind: str, micro: int, config: Config
+) -> Tensor | None:
+    """Log-probabilities (`kind` "logprobs") or values ("values") [n, seq] float32 of this DP chunk, 0 where not a response.
+
+    Returned on the last pipeline stage; None on others.
+    """
+    rows = shift(targets=sequences.tokens, mask=sequences.response)
+
+    def outputs(out: Tensor, part: Shifted) -> Tensor:
+        if kind == "values":
+            return out.squeeze(-1)
+        return token_logprobs(out, part["targets"], config.rollout.temperature)[0]
+
+    def loss_of(part: Shifted) -> LossFunc:
+        return lambda out: (out.new_zeros(()), _one(out), {"out": outputs(out, part).detach()})
+
+    model.eval()
+    with torch.no_grad():
+        store = _run(model, sequences.tokens, rows, micro, loss_of, forward_only=True)
+    model.train()
+    if not parallel_state.is_pipeline_last_stage():
+        return None
+    local = torch.cat([item["out"] for item in store]).float()
+    whole = torch.roll(_gather_sequence(local), 1, dims=1).cpu()
+    return whole * sequences.response
+
+
+def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Any) -> Tensor:
+    """Accumulate the policy's gradients over a DP chunk. Returns sums [5]: loss, entropy, KL, clipped, tokens (last stage)."""
+    algo = config.algo
+    rows = shift(
+        targets=batch.tokens, mask=batch.response, logprobs=batch.logprobs, ref=batch.ref_logprobs, adv=batch.advantages
+    )
+
+    def loss_of(part: Shifted) -> LossFunc:
+        def loss(logits: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            mask = part["mask"]
+            logprobs, entropy = token_logprobs(logits, part["targets"], config.rollout.temperature)
+            result = policy_loss(
+                logprobs, part["logprobs"], part["adv"], mask, algo.clip_low, algo.clip_high, algo.dual_clip
+            )
+            entropy_sum = (entropy * mask).sum()
+            total = result.loss_sum - algo.entropy_coef * entropy_sum
+            if algo.kl_place == "loss" and kl_coef > 0:
+                total = total + kl_coef * (kl_per_token(logprobs, part["ref"], algo.kl_kind) * mask).sum()
+            sums = torch.stack((result.loss_sum, entropy_sum, result.kl_sum, result.clipped_sum, mask.sum()))
+            return total / batch.num_tokens, _one(logits), {"sums": sums.detach()}
+
+        return loss
+
+    store = _run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick)
+    return _total(store, 5)
+
+
+def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Any) -> Tensor:
+    """Accumulate the gradients of the mean negative log-likelihood of the responses. Returns sums [5] as the policy's."""
+    rows = shift(targets=batch.tokens, mask=batch.response)
+
+    def loss_of(part: Shifted) -> LossFunc:
+        def loss(logits: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            logprobs, entropy = token_logprobs(logits, part["targets"], 1.0)
+            nll = -(logprobs * part["mask"]).sum()
+            zero = nll.new_zeros(())
+            sums = torch.stack((nll, (entropy * part["mask"]).sum(), zero, zero, part["mask"].sum()))
+            return nll / batch.num_tokens, _one(logits), {"sums": sums.detach()}
+
+        return loss
+
+    return _total(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 5)
+
+
+def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, tick: Any) -> Tensor:
+    """Accumulate the critic's gradients over a DP chunk. Returns sums [2]: loss, clipped (last stage)."""
+    algo = config.algo
+    rows = shift(mask=batch.response, values=batch.values, returns=batch.returns)
+
+    def loss_of(part: Shifted) -> LossFunc:
+        def loss(out: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            result = value_loss(out.squeeze(-1), part["values"], part["returns"], part["mask"], algo.value_clip)
+            sums = torch.stack((result.loss_sum, result.clipped_sum))
+            return algo.value_coef * result.loss_sum / batch.num_tokens, _one(out), {"sums": sums.detach()}
+
+        return loss
+
+    return _total(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 2)
+
+
+def _run(
+    model: torch.nn.Module,
+    tokens: Tensor,
+    rows: Shifted,
+    micro: int,
+    loss_of: Callable[[Shifted], LossFunc],
+    forward_only: bool,
+    tick: Any = None,
+) -> list[dict[str, Tensor]]:
+    """Megatron-Core's schedule over the micro-batches of this chunk; what the loss functions report (last stage)."""
+    device = next(model.parameters()).device
+    num_micro = tokens.shape[0] // micro
+    assert num_micro * micro == tokens.shape[0], (
+        f"{tokens.shape[0]} sequences do not split into micro-batches of {micro}"
+    )
+
+    def forward_step(batches: Iterator[tuple[Tensor, Shifted]], stage: torch.nn.Module) -> tuple[Tensor, LossFunc]:
+        if tick is not None:
+            tick()
+        ids, part = next(batches)
+        positions = torch.arange(ids.shape[1], device=device).expand_as(ids)
+        return stage(ids, positions, None), loss_of(part)
+
+    return get_forward_backward_func()(
+        forward_step_func=forward_step,
+        data_iterator=_micro_batches(tokens, rows, micro, device),
+        model=[model],
+        num_microbatches=num_micro,
+        seq_length=tokens.shape[1],  # Megatron-Core itself divides it by cp and tp
+        micro_batch_size=micro,
+        forward_only=forward_only,
+    )
+
+
+def _micro_batches(tokens: Tensor, rows: Shifted, micro: int, device: torch.device) -> Iterator[tuple[Tensor, Shifted]]:
+    rank = parallel_state.get_context_parallel_rank()
+    size = parallel_state.get_context_parallel_world_size()
+    for start in range(0, tokens.shape[0], micro):
+        cut = slice(start, start + micro)
+        ids = zigzag(tokens[cut], rank, size, 1).to(device)
+        yield ids, {name: zigzag(row[cut], rank, size, 1).to(device) for name, row in rows.items()}
+
+
+def _gather_sequence(local: Tensor) -> Tensor:
+    group = parallel_state.get_context_parallel_group()
+    if group.size() == 1:
+        return local
+    parts = [torch.empty_like(local) for _ in range(group.size())]
+    torch.distributed.all_gather(parts, local.contiguous(), group=group)
+    return unzigzag(parts, 1)
+
+
+def _total(store: list[dict[str, Tensor]], width: int) -> Tensor:
+    """The sums over micro-batches and over all ranks that share the mini-batch [width]; zeros on earlier stages."""
+    if not parallel_state.is_pipeline_last_stage():
+        return torch.zeros(width)
+    total = torch.stack([item["sums"] for item in store]).sum(0)
+    torch.distributed.all_reduce(total, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+    return total.cpu()
+
+
+def _one(like: Tensor) -> Tensor:
+    return torch.ones((), dtype=torch.int, device=like.device)
+
+
+def _last(field: Tensor) -> Tensor:
+    return torch.tensor([field.shape[1] - 1])

@@ -1,0 +1,338 @@
+"""The folder store on file systems that misbehave: races, network mounts, full disks, failed syncs, kills."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ftppo.clock import FakeClock
+from ftppo.errors import AlreadyExists, NotFound, PermissionDenied, StorageError, TransientStorageError
+from ftppo.storage import folder
+from ftppo.storage.local import LocalStore
+
+type Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: FakeClock) -> LocalStore:
+    return LocalStore(tmp_path / "root", clock)
+
+
+def files_of(store: LocalStore) -> list[str]:
+    return sorted(path.relative_to(store.root).as_posix() for path in store.root.rglob("*"))
+
+
+def fail(patch: Patch, name: str, number: int, times: int = 1) -> list[int]:
+    """Make os.<name> fail with errno `number` the next `times` times; the list gets one entry a failure."""
+    original: Callable[..., object] = getattr(os, name)
+    failures: list[int] = []
+
+    def failing(*args: object, **kwargs: object) -> object:
+        if len(failures) < times:
+            failures.append(number)
+            raise OSError(number, os.strerror(number))
+        return original(*args, **kwargs)
+
+    patch.setattr(os, name, failing)
+    return failures
+
+
+def test_a_folder_that_exists_but_does_not_show_yet_is_waited_for(
+    store: LocalStore, clock: FakeClock, monkeypatch: Patch
+) -> None:
+    hidden, isdir = 7, os.path.isdir
+    target = store.root / "step"
+    os.makedirs(target)
+
+    def late_isdir(path: str | Path) -> bool:
+        nonlocal hidden
+        if Path(path) == target and hidden:
+            hidden -= 1
+            return False
+        return isdir(path)
+
+    def makedirs(path: str | Path, exist_ok: bool = False) -> None:
+        raise FileExistsError(errno.EEXIST, "File exists", str(path))
+
+    monkeypatch.setattr(os.path, "isdir", late_isdir)
+    monkeypatch.setattr(os, "makedirs", makedirs)
+    store.put("step/a", b"1")
+    assert store.get("step/a") == b"1"
+    assert hidden == 0 and clock.slept
+
+
+def test_a_folder_that_never_shows_fails_after_a_bounded_wait(
+    store: LocalStore, clock: FakeClock, monkeypatch: Patch
+) -> None:
+    fail(monkeypatch, "makedirs", errno.EEXIST, times=10**6)
+    with pytest.raises(StorageError, match="File exists"):
+        store.put("step/a", b"1")
+    assert folder.VISIBLE_S <= sum(clock.slept) <= folder.VISIBLE_S + 1
+
+
+def test_a_file_in_the_place_of_a_folder_fails_at_once(store: LocalStore, clock: FakeClock) -> None:
+    store.put("a", b"file")
+    with pytest.raises(StorageError, match="a/b"):
+        store.put("a/b", b"1")
+    assert clock.slept == []
+
+
+def test_many_writers_make_the_same_folders_at_once(tmp_path: Path) -> None:
+    stores = [LocalStore(tmp_path / "root") for _ in range(8)]
+    for attempt in range(5):
+        threads = [
+            threading.Thread(target=store.put, args=(f"{attempt}/x/y/z/{number}", b"data"))
+            for number, store in enumerate(stores)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert len(stores[0].list()) == 5 * 8
+
+
+def test_deleting_and_writing_beside_each_other_never_fails(tmp_path: Path) -> None:
+    store, errors = LocalStore(tmp_path / "root"), list[BaseException]()
+
+    def churn(name: str) -> None:
+        try:
+            for _ in range(40):
+                store.put(f"deep/er/{name}", b"x")
+                store.delete(f"deep/er/{name}")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=churn, args=(str(number),)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == [] and files_of(store) == []
+
+
+def test_the_last_object_takes_its_folders_along(store: LocalStore) -> None:
+    store.put("s/a/b/1", b"1")
+    store.put("s/2", b"2")
+    store.delete("s/a/b/1")
+    assert files_of(store) == ["s", "s/2"]
+    store.delete("s/2")
+    assert files_of(store) == [] and store.root.is_dir()
+
+
+@pytest.mark.parametrize("write", ["put", "create"])
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EIO, TransientStorageError),
+        (errno.ESTALE, TransientStorageError),
+        (errno.ENOSPC, StorageError),
+        (errno.EDQUOT, StorageError),
+        (errno.EACCES, PermissionDenied),
+        (errno.EROFS, PermissionDenied),
+    ],
+)
+def test_a_failed_write_is_typed_and_leaves_the_old_object(
+    store: LocalStore, monkeypatch: Patch, write: str, number: int, kind: type[StorageError]
+) -> None:
+    store.put("s/k", b"old")
+    if write == "create":
+        store.delete("s/k")
+    fail(monkeypatch, "fsync", number)
+    with pytest.raises(StorageError) as caught:
+        getattr(store, write)("s/k", b"new")
+    assert type(caught.value) is kind
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "s/k" in str(caught.value)
+    monkeypatch.undo()
+    assert [info.key for info in store.list()] == (["s/k"] if write == "put" else [])
+    assert [name for name in files_of(store) if name.endswith(".tmp")] == []
+
+
+def test_a_short_write_is_continued(store: LocalStore, monkeypatch: Patch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda handle, data, offset: pwrite(handle, data[:3], offset))
+    store.put("k", b"0123456789")
+    assert store.get("k") == b"0123456789"
+
+
+def test_everything_is_on_disk_before_the_name_is(store: LocalStore, monkeypatch: Patch) -> None:
+    calls: list[str] = []
+    for name in ("pwrite", "fsync", "replace", "link"):
+        original = getattr(os, name)
+
+        def logged(*args: object, name: str = name, original: Callable[..., object] = original) -> object:
+            calls.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(os, name, logged)
+    store.root.mkdir()
+    for write, publish in ((store.put, "replace"), (store.create, "link")):
+        calls.clear()
+        write(publish, b"data")
+        assert calls == ["pwrite", "fsync", publish, "fsync"]
+
+
+def test_a_part_whose_sync_failed_is_written_again(store: LocalStore, monkeypatch: Patch) -> None:
+    upload = store.start_upload("k", 4)
+    fail(monkeypatch, "fsync", errno.EIO)
+    written: list[int] = []
+    pwrite = os.pwrite
+
+    def counted(handle: int, data: memoryview, offset: int) -> int:
+        written.append(len(data))
+        return pwrite(handle, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", counted)
+    with pytest.raises(TransientStorageError):
+        upload.part(1, b"abcd")
+    upload.part(1, b"abcd")
+    upload.complete()
+    assert written == [4, 4] and store.get("k") == b"abcd"
+
+
+def test_complete_can_be_repeated_after_its_rename(store: LocalStore, monkeypatch: Patch) -> None:
+    upload = store.start_upload("k", 4)
+    upload.part(1, b"abcd")
+    fail(monkeypatch, "fsync", errno.EIO)
+    with pytest.raises(TransientStorageError):
+        upload.complete()
+    upload.complete()
+    assert store.get("k") == b"abcd" and files_of(store) == ["k"]
+
+
+def test_complete_refuses_a_file_that_lost_bytes(store: LocalStore) -> None:
+    upload = store.start_upload("k", 4)
+    upload.part(1, b"abcd")
+    upload.part(2, b"ef")
+    (temp,) = store.root.iterdir()
+    os.truncate(temp, 5)
+    with pytest.raises(StorageError, match="5 bytes where 6"):
+        upload.complete()
+    with pytest.raises(NotFound):
+        store.get("k")
+
+
+def test_missing_or_short_parts_are_programmer_errors(store: LocalStore) -> None:
+    upload = store.start_upload("k", 4)
+    upload.part(1, b"abc")
+    upload.part(2, b"ab")
+    with pytest.raises(AssertionError, match="short"):
+        upload.complete()
+    upload.part(1, b"abcd")
+    upload.part(4, b"a")
+    with pytest.raises(AssertionError, match="missing"):
+        upload.complete()
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_create_holds_without_hard_links(store: LocalStore, monkeypatch: Patch, number: int) -> None:
+    fail(monkeypatch, "link", number, times=10**6)
+    store.create("m", b"first")
+    with pytest.raises(AlreadyExists):
+        store.create("m", b"second")
+    assert store.get("m") == b"first" and files_of(store) == ["m"]
+
+
+def test_create_waits_for_another_claim(store: LocalStore, monkeypatch: Patch, clock: FakeClock) -> None:
+    fail(monkeypatch, "link", errno.ENOTSUP, times=10**6)
+    claim = store.root / ".m.000000000000.tmp"
+    store.root.mkdir()
+    claim.touch()
+    with pytest.raises(TransientStorageError, match="another writer"):
+        store.create("m", b"first")
+    clock.time = claim.stat().st_mtime + 100
+    assert store.sweep_uploads("m", 50.0) == 1
+    store.create("m", b"first")
+
+
+def test_a_link_that_a_network_mount_sent_twice_is_a_success(store: LocalStore, monkeypatch: Patch) -> None:
+    link = os.link
+
+    def link_twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    store.create("m", b"ours")
+    assert store.get("m") == b"ours"
+
+
+def test_a_cached_absence_is_asked_about_again(store: LocalStore, monkeypatch: Patch) -> None:
+    store.put("s/k", b"there")
+    scandir, opened = os.scandir, list[Path]()
+
+    def scan(path: Path) -> object:
+        opened.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(Path, "is_file", lambda path: bool(opened) and os.path.isfile(path))
+    monkeypatch.setattr(os, "scandir", scan)
+    assert store.get("s/k") == b"there"
+    assert opened == [store.root / "s"]
+
+
+def test_young_and_foreign_hidden_files_are_not_swept(store: LocalStore, clock: FakeClock) -> None:
+    store.start_upload("s/new", 4).part(1, b"abcd")
+    (store.root / "s" / ".nfs0001").touch()
+    (store.root / "s" / ".notes.tmp").touch()
+    clock.time = (store.root / "s").stat().st_mtime
+    assert store.sweep_uploads("s/", 60.0) == 0
+    clock.advance(120)
+    assert store.sweep_uploads("s/o", 60.0) == 0
+    assert store.sweep_uploads("s/", 60.0) == 1
+    assert files_of(store) == ["s", "s/.nfs0001", "s/.notes.tmp"]
+    assert list(store.list()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ftppo.storage.local import LocalStore
+
+calls, at = 0, int(sys.argv[2])
+def trap(name):
+    original = getattr(os, name)
+    def counted(*args, **kwargs):
+        global calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+    setattr(os, name, counted)
+for name in ("makedirs", "pwrite", "fsync", "replace", "link"):
+    trap(name)
+store = LocalStore(Path(sys.argv[1]))
+store.put("s/data", b"new" * 1000)
+store.create("s/manifest", b"new")
+print(calls)
+"""
+
+
+def test_a_kill_at_any_step_leaves_old_or_new_and_never_half(tmp_path: Path) -> None:
+    outcomes = set()
+    for at in range(1, 30):
+        store = LocalStore(tmp_path / str(at))
+        store.put("s/data", b"old")
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(store.root), str(at)], cwd=Path(__file__).parents[2], timeout=60
+        )
+        found = {info.key: store.get(info.key) for info in store.list()}
+        assert set(found) <= {"s/data", "s/manifest"}
+        assert found["s/data"] in (b"old", b"new" * 1000)
+        if "s/manifest" in found:
+            assert found == {"s/data": b"new" * 1000, "s/manifest": b"new"}
+        outcomes.add((found["s/data"][:3], "s/manifest" in found))
+        store.sweep_uploads("", -1.0)
+        assert files_of(store) == ["s", *sorted(found)]
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+    else:
+        pytest.fail("the writer was never let through")
+    assert outcomes == {(b"old", False), (b"new", False), (b"new", True)}

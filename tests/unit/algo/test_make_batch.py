@@ -1,0 +1,61 @@
+"""From scores to a Batch: where the KL goes, what is whitened, and that a DP split sees the same numbers."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from ftppo.algo.batch import make_batch
+from ftppo.config import Algo
+from ftppo.types import Batch, Scores, Sequences
+
+
+def _make(kl_coef: float = 0.0, n: int = 3, **algo: Any) -> tuple[Batch, dict[str, float]]:
+    response = torch.tensor([[0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0], [0.0, 1.0, 0.0, 0.0]])[:n]
+    values = torch.tensor([[0.0, 0.5, 0.25, 0.0], [0.0, 0.1, 0.2, 0.3], [0.0, 1.0, 0.0, 0.0]])[:n]
+    scores = Scores(logprobs=-1.0 * response, ref_logprobs=-1.5 * response, values=values)
+    tokens = torch.arange(4 * n).view(n, 4)
+    rewards = torch.tensor([1.0, 0.0, 0.5])[:n]
+    return make_batch(Sequences(tokens, response), scores, rewards, Algo(**algo), kl_coef)
+
+
+def test_returns_are_taken_before_whitening() -> None:
+    batch, metrics = _make(gamma=1.0, lam=1.0)
+    expected = torch.tensor([[0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.5, 0.0, 0.0]])
+    torch.testing.assert_close(batch.returns, expected)
+    whitened = batch.advantages[batch.response.bool()]
+    assert whitened.mean().abs() < 1e-6 and whitened.std().item() == pytest.approx(1.0)
+    assert batch.num_tokens == 6
+    assert metrics["reward"] == pytest.approx(0.5) and metrics["response_length"] == 2.0
+    assert metrics["kl"] == pytest.approx(0.5)
+    assert metrics["value"] == pytest.approx(2.35 / 6) and metrics["return"] == pytest.approx(2.5 / 6)
+    assert metrics["advantage"] == pytest.approx((2.5 - 2.35) / 6)
+
+
+def test_without_whitening_advantages_are_returns_minus_values() -> None:
+    batch, _ = _make(whiten=False)
+    torch.testing.assert_close(batch.advantages, batch.returns - batch.values)
+
+
+def test_kl_in_the_reward_lowers_returns_and_in_the_loss_does_not() -> None:
+    plain, _ = _make(0.0, lam=1.0)
+    in_reward, _ = _make(0.1, lam=1.0, kl_place="reward")
+    in_loss, _ = _make(0.1, lam=1.0, kl_place="loss")
+    torch.testing.assert_close(in_reward.returns[1], plain.returns[1] - torch.tensor([0.0, 0.15, 0.10, 0.05]))
+    assert torch.equal(in_loss.returns, plain.returns)
+
+
+def test_perfect_values_explain_all_variance() -> None:
+    response = torch.ones(2, 2)
+    values = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+    scores = Scores(logprobs=-response, ref_logprobs=-response, values=values)
+    rewards = torch.tensor([1.0, 0.0])
+    _, metrics = make_batch(Sequences(torch.zeros(2, 2).long(), response), scores, rewards, Algo(lam=1.0), 0.0)
+    assert metrics["explained_variance"] == 1.0
+
+
+def test_one_answer_of_one_token_makes_a_finite_batch() -> None:
+    one = torch.ones(1, 1)
+    batch, metrics = make_batch(Sequences(one.long(), one), Scores(-one, -one, one), torch.ones(1), Algo(), 0.0)
+    assert torch.equal(batch.advantages, torch.zeros(1, 1))
+    assert all(value == value for value in metrics.values())

@@ -1,0 +1,148 @@
+"""Plans, and the reasons that they give."""
+
+from typing import Any
+
+import pytest
+
+from ftppo.errors import NotEnoughStandbys, TooManyRecoveries
+from ftppo.plan.faults import NO_SLOT, Fault, FaultKind
+from ftppo.plan.recovery import GiveUp, Plan, Shrink, Substitute, Wait, plan_recovery
+from ftppo.plan.roster import Roster
+from ftppo.plan.topology import Layout
+
+LAYOUT = Layout(dp=4, tp=2)
+ROSTER = Roster(5, LAYOUT, tuple(f"a{slot}" for slot in range(8)), ("s0", "s1"))
+NONE_BY = ROSTER.without_standby(ROSTER.standby)
+
+
+def crashes(*slots: int) -> list[Fault]:
+    return [Fault(slot, FaultKind.CRASH, f"slot {slot}: process died") for slot in slots]
+
+
+def plan(roster: Roster, faults: list[Fault], **changed: Any) -> Plan:
+    arguments: dict[str, Any] = {"when_short": "fail", "recoveries_left": 3, "has_checkpoint": True} | changed
+    warm = arguments.pop("warm", roster.standby)
+    return plan_recovery(roster, faults, warm, **arguments)
+
+
+def test_standbys_take_exactly_the_lost_slots() -> None:
+    found = plan(ROSTER, crashes(6, 1))
+    assert isinstance(found, Substitute)
+    assert found.takers == {1: "s0", 6: "s1"}
+    assert found.roster == Roster(6, LAYOUT, ("a0", "s0", "a2", "a3", "a4", "a5", "s1", "a7"))
+    assert "slot 6: process died" in found.reason and "s1 takes slot 6" in found.reason
+    again = plan(ROSTER, crashes(1, 6))
+    assert isinstance(again, Substitute) and (again.takers, again.roster) == (found.takers, found.roster)
+
+
+def test_only_warm_standbys_are_used_and_the_others_stay() -> None:
+    found = plan(ROSTER, crashes(0), warm=("s1",))
+    assert isinstance(found, Substitute)
+    assert found.takers == {0: "s1"} and found.roster.standby == ("s0",)
+
+
+def test_without_a_lost_slot_the_same_actors_rebuild() -> None:
+    for faults in ([], [Fault(NO_SLOT, FaultKind.DRIVER_LOST, "the driver is gone")]):
+        found = plan(NONE_BY, faults)
+        assert isinstance(found, Substitute)
+        assert not found.takers and found.roster.slots == ROSTER.slots and found.roster.generation == 6
+
+
+def test_two_faults_of_one_slot_need_one_standby() -> None:
+    found = plan(ROSTER, crashes(2, 2), warm=("s0",))
+    assert isinstance(found, Substitute) and found.takers == {2: "s0"}
+
+
+@pytest.mark.parametrize(
+    ("holders", "has_checkpoint", "source"),
+    [
+        (dict.fromkeys(range(8), True), True, "peer"),
+        (dict.fromkeys(range(8), True) | {3: False}, True, "checkpoint"),
+        (dict.fromkeys(range(7), True), True, "checkpoint"),
+        (None, True, "checkpoint"),
+        (None, False, "initial"),
+        ({}, False, "initial"),
+    ],
+)
+def test_the_state_comes_from_the_cheapest_place_that_has_all_of_it(
+    holders: dict[int, bool] | None, has_checkpoint: bool, source: str
+) -> None:
+    found = plan(ROSTER, crashes(0), holders=holders, has_checkpoint=has_checkpoint)
+    assert isinstance(found, Substitute) and found.source == source and source in found.reason
+
+
+def test_when_short_it_fails_and_says_what_to_change() -> None:
+    found = plan(ROSTER, crashes(0, 1, 2))
+    assert isinstance(found, GiveUp) and isinstance(found.error, NotEnoughStandbys)
+    assert "3 slots lost, 2 standbys warm" in str(found.error) and "cluster.standby" in str(found.error)
+
+
+def test_when_short_it_waits_for_as_many_as_are_missing() -> None:
+    found = plan(ROSTER, crashes(0, 1, 2), when_short="wait")
+    assert isinstance(found, Wait) and found.missing == 1
+
+
+@pytest.mark.parametrize("when_short", ["fail", "wait", "shrink"])
+def test_a_promised_standby_is_waited_for(when_short: str) -> None:
+    found = plan(ROSTER, crashes(0, 1), warm=("s0",), when_short=when_short)
+    assert isinstance(found, Wait) and found.missing == 1 and "promised" in found.reason
+
+
+def test_the_spent_budget_ends_the_run_and_the_reason_names_the_fault() -> None:
+    found = plan(ROSTER, crashes(0), recoveries_left=0)
+    assert isinstance(found, GiveUp) and isinstance(found.error, TooManyRecoveries)
+    assert "slot 0: process died" in found.reason and "recovery.max_recoveries" in found.reason
+
+
+def test_shrinking_drops_the_replicas_that_lost_a_slot() -> None:
+    found = plan(NONE_BY, crashes(0, 5), when_short="shrink")  # replicas 0 and 2
+    assert isinstance(found, Shrink)
+    assert found.dropped == (0, 2)
+    assert found.roster == Roster(6, Layout(2, 2), ("a2", "a3", "a6", "a7"), ("a1", "a4"))
+    assert "(4, 2, 1, 1) becomes (2, 2, 1, 1)" in found.reason
+
+
+def test_shrinking_keeps_each_place_within_the_replica() -> None:
+    layout = Layout(2, 2, 2, 2)
+    roster = Roster(0, layout, tuple(f"a{slot}" for slot in range(16)))
+    found = plan(roster, crashes(0), when_short="shrink")
+    assert isinstance(found, Shrink)
+    for slot, actor in enumerate(found.roster.slots):
+        old, new = layout.coordinate(int(actor[1:])), found.roster.layout.coordinate(slot)
+        assert (old.tp, old.pp, old.cp, old.dp) == (new.tp, new.pp, new.cp, 1)
+
+
+def test_shrinking_stops_at_a_size_that_the_batch_can_be_split_over() -> None:
+    found = plan(NONE_BY, crashes(1), when_short="shrink", dp_fits=lambda dp: dp in (1, 2, 4))
+    assert isinstance(found, Shrink)
+    assert found.roster.slots == ("a2", "a3", "a4", "a5") and set(found.roster.standby) == {"a0", "a6", "a7"}
+    assert found.dropped == (0, 3)
+
+
+def test_where_every_replica_is_hit_one_is_made_of_the_survivors() -> None:
+    roster = Roster(0, Layout(2, 2), ("a0", "a1", "a2", "a3"))
+    found = plan(roster, crashes(1, 2), when_short="shrink")
+    assert isinstance(found, Shrink)
+    assert found.roster.slots == ("a0", "a3") and found.roster.standby == ()
+    with_standby = plan(roster.with_standby(["s"]), crashes(1, 2), when_short="shrink")
+    assert isinstance(with_standby, Shrink)
+    assert with_standby.roster.slots == ("a0", "s") and with_standby.roster.standby == ("a3",)
+
+
+def test_what_cannot_shrink_gives_up() -> None:
+    single = Roster(0, Layout(1, 2), ("a0", "a1"))
+    for roster, fits in ((single, lambda dp: True), (NONE_BY, lambda dp: dp == 4)):
+        found = plan(roster, crashes(0), when_short="shrink", dp_fits=fits)
+        assert isinstance(found, GiveUp) and isinstance(found.error, NotEnoughStandbys)
+
+
+def test_a_cold_standby_stays_one_through_a_shrink() -> None:
+    found = plan(ROSTER, crashes(0, 2, 4), warm=("s0",), when_short="shrink")
+    assert isinstance(found, Shrink)
+    assert found.roster.slots == ("a6", "a7") and found.roster.standby == ("s0", "s1", "a1", "a3", "a5")
+
+
+def test_long_lists_of_reasons_are_cut() -> None:
+    found = plan(NONE_BY, crashes(*range(8)))
+    assert isinstance(found, GiveUp) and "slot 2" in found.reason and "slot 3" not in found.reason
+    assert "and 5 more" in found.reason

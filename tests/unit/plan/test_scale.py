@@ -1,0 +1,113 @@
+"""Work grows with the slots and no faster: lines run, and slots and actor ids compared, are counted, not time."""
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from ftppo.plan.faults import BeaconView, Observation, judge
+from ftppo.plan.recovery import Shrink, Substitute, plan_recovery
+from ftppo.plan.roster import Roster
+from ftppo.plan.topology import Layout, Place, buddies, order_places
+
+compared = Counter[str]()  # a search through a list runs no line of Python, but compares
+
+
+class Name(str):
+    """An actor id that counts how often it is compared."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        compared["names"] += 1
+        return str.__eq__(self, other)
+
+
+class Slot(int):
+    """A slot number that counts how often it is compared."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        compared["slots"] += 1
+        return int.__eq__(self, other)
+
+
+def work(action: Callable[[], object]) -> int:
+    """Lines of Python that `action` runs, and comparisons that it makes."""
+    lines, before, already = 0, sys.gettrace(), compared.total()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return lines + compared.total() - already
+
+
+def mesh(dp: int) -> Layout:
+    return Layout(dp=dp, tp=4, pp=2)
+
+
+def roster_of(layout: Layout) -> Roster:
+    names = tuple(Name(f"a{slot}") for slot in range(layout.world))
+    return Roster(0, layout, names, tuple(Name(f"s{number}") for number in range(layout.world)))
+
+
+def lose(dp: int) -> Callable[[], object]:
+    """Half the slots of each of half the replicas crash, and standbys take them; or there are none, and it shrinks."""
+    layout = mesh(dp)
+    roster = roster_of(layout)
+    dead = {slot for replica in range(0, dp, 2) for slot in layout.dp_replica(replica)[::2]}
+    seen = [
+        Observation(Slot(slot), actor, process_dead=slot in dead, peer_lost=slot not in dead)
+        for slot, actor in enumerate(roster.slots)
+    ]
+
+    def action() -> None:
+        faults = judge(seen, layout=layout, hang_s=1.0)
+        assert len(faults) == len(dead)
+        how: dict[str, Any] = {"when_short": "shrink", "recoveries_left": 1, "has_checkpoint": True}
+        assert isinstance(plan_recovery(roster, faults, roster.standby, **how), Substitute)
+        alone = roster.without_standby(roster.standby)
+        assert isinstance(plan_recovery(alone, faults, (), **how), Shrink)
+
+    return action
+
+
+def hang(dp: int) -> Callable[[], object]:
+    seen = [Observation(slot, "", beacon=BeaconView("update", 3, min(slot, 1), 9.0)) for slot in range(mesh(dp).world)]
+    return lambda: judge(seen, layout=mesh(dp), hang_s=1.0)
+
+
+def place(dp: int) -> Callable[[], object]:
+    places = [Place(f"a{index}", f"n{index // 8}", index % 8) for index in range(mesh(dp).world)]
+    random.Random(1).shuffle(places)
+    return lambda: order_places(places, 4)
+
+
+def pair(dp: int) -> Callable[[], object]:
+    nodes = {slot: f"n{slot // 8}" for slot in range(mesh(dp).world)}
+    return lambda: buddies(mesh(dp), nodes)
+
+
+def find(dp: int) -> Callable[[], object]:
+    roster = roster_of(mesh(dp))
+    others = [Name(actor) for actor in roster.actors]
+    return lambda: [(roster.slot_of(actor), roster.stands_by(actor)) for actor in others]
+
+
+@pytest.mark.parametrize("task", [lose, hang, place, pair, find], ids=lambda task: task.__name__)
+def test_ten_times_the_slots_are_about_ten_times_the_work(task: Callable[[int], Callable[[], object]]) -> None:
+    assert mesh(1250).world == 10_000
+    small, large = work(task(125)), work(task(1250))
+    assert large < 12 * small + 1000
