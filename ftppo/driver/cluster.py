@@ -13,6 +13,7 @@ import ray
 
 from ftppo.config import Config
 from ftppo.errors import ClusterError, ConfigError
+from ftppo.worker.actor import send_tensors_as_arrays
 
 OBJECT_STORE_BYTES = 512 * 2**20  # of a cluster of our own; batches of tokens are small
 
@@ -40,6 +41,7 @@ def connect(config: Config) -> Iterator[Cluster]:
     folder = tempfile.mkdtemp(prefix="ftppo-ray-") if own else None
     try:
         _initialize(config, address, folder)
+        send_tensors_as_arrays()
         resources = ray.cluster_resources()
         cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
         cluster = Cluster(_kind(config, gpus), cpus, gpus, own)

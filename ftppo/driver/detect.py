@@ -61,7 +61,7 @@ def _exit_kind(error: ray.exceptions.RayActorError) -> ExitKind | None:
 
 
 def _detail(error: ray.exceptions.RayActorError) -> str:
-    """The line of Ray's message that says how the process ended."""
+    """The sentence of Ray's message that says how the process ended, for people; without its general advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "exit" in line.lower() or "died" in line.lower() or "node" in line.lower()]
-    return (told or lines or [""])[-1]
+    said = lines[-1] if lines else ""
+    return said.partition("Worker exit detail: ")[2].partition(". Some common causes")[0] or said.partition(". ")[0]

@@ -79,7 +79,8 @@ class Recovery:
                 first_faults = first_faults or faults
                 self._announce(faults, roster)
                 watch.lap("detect")
-                plan = self._settle(roster, faults, watch)
+                plan = self._settle(roster, faults)
+                watch.lap("promote")
                 mesh, restored = self._carry_out(plan, roster, watch)
             except GenerationBroken as again:
                 roster, broken = self._next_attempt(roster, again), again
@@ -120,7 +121,7 @@ class Recovery:
             self.files.record("fault", f"{fault.kind}: {fault.reason}", slot=fault.slot)
             self.display.event(f"fault ({fault.kind}): {fault.reason}")
 
-    def _settle(self, roster: Roster, faults: Sequence[Fault], watch: "_Stopwatch") -> Substitute:
+    def _settle(self, roster: Roster, faults: Sequence[Fault]) -> Substitute:
         """A plan that can be carried out now: waits for standbys while the plan is to wait."""
         until = self.clock.monotonic() + self.config.recovery.standby_s
         while True:

@@ -9,7 +9,9 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import ray
+import torch
 
 from ftppo.config import Config, Fault
 from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
@@ -62,6 +64,7 @@ class TrainActor:
         from ftppo.worker.device import make_device, set_nccl_environment
         from ftppo.worker.engine import Engine
 
+        send_tensors_as_arrays()
         set_nccl_environment()
         self.engine = Engine(config, make_device(config, kind), vocab_size, eos)
 
@@ -115,6 +118,15 @@ class TrainActor:
         traceback.clear_frames(error.__traceback__)
         self.engine.release()
         return found
+
+
+def send_tensors_as_arrays() -> None:
+    """Have this process send tensors as numpy arrays: out of band, and free of what Megatron-Core does to pickling."""
+    ray.util.register_serializer(torch.Tensor, serializer=torch.Tensor.numpy, deserializer=_tensor_of)
+
+
+def _tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    return torch.from_numpy(array.copy())  # what Ray hands out is read-only
 
 
 def _nothing(phase: str) -> None: ...
