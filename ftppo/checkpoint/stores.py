@@ -1,4 +1,7 @@
-"""The store and the retries that the config asks for. Comes in: the checkpoint section; goes out: an ObjectStore, a Retrier."""
+"""The store and the retries that the config asks for.
+
+Comes in: the checkpoint section; goes out: an ObjectStore, a Retrier.
+"""
 
 import hashlib
 

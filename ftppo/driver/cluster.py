@@ -1,4 +1,7 @@
-"""The Ray cluster: one that is there, or one of our own for the length of a run. Comes in: the config; goes out: a Cluster."""
+"""The Ray cluster: one that is there, or one of our own for the length of a run.
+
+Comes in: the config; goes out: a Cluster.
+"""
 
 import contextlib
 import logging
@@ -35,7 +38,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def connect(config: Config) -> Iterator[Cluster]:
-    """Join the cluster at `cluster.address` or RAY_ADDRESS; without one start a local one, and leave nothing of it behind."""
+    """Join the cluster at `cluster.address` or RAY_ADDRESS; without one start a local one and leave nothing of it."""
     address = config.cluster.address or os.environ.get("RAY_ADDRESS") or "local"
     own = address == "local"
     folder = tempfile.mkdtemp(prefix="ftppo-ray-") if own else None

@@ -1,4 +1,4 @@
-"""What can be seen of the actors. Comes in: Ray's errors, silence, beacons; goes out: Observations, without judgement."""
+"""What can be seen of the actors. Comes in: Ray's errors, silence, beacons; goes out: Observations, not judged."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,17 +1,17 @@
 """Calls to the mesh. Comes in: a method and its arguments; goes out: its result, or GenerationBroken within a deadline.
 
-A Dispatch says what each slot gets and whose results count. MeshDispatch cuts rows over data shards; PassThroughDispatch
-gives everybody the same. `register` adds a user's own.
+A Dispatch says what each slot gets and whose results count. MeshDispatch cuts rows over data shards;
+PassThroughDispatch gives everybody the same. `register` adds a user's own.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import ray
 import torch
 
 from ftppo.clock import Clock
-from ftppo.config import Fault
+from ftppo.config import Fault, FaultPhase
 from ftppo.driver.detect import from_error, from_silence
 from ftppo.errors import ConfigError, FtppoError
 from ftppo.plan.chaos import targets
@@ -20,11 +20,14 @@ from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
 from ftppo.worker.actor import Stamp
 
+# What a call is for: a phase that faults are configured for, a part of one after a dot, or what no fault is meant for.
+CallPhase = FaultPhase | Literal["update.other", "save.publish", "warmup", "load", "digest", "idle"]
+
 
 class GenerationBroken(FtppoError):
     """The mesh cannot go on in this generation. `observations` are what showed it; there may be more to see."""
 
-    def __init__(self, observations: Sequence[Observation], phase: str, roster: Roster | None = None) -> None:
+    def __init__(self, observations: Sequence[Observation], phase: CallPhase, roster: Roster | None = None) -> None:
         super().__init__(observations, phase, roster)
         self.observations, self.phase, self.roster = tuple(observations), phase, roster
 
@@ -50,7 +53,7 @@ class Dispatch(Protocol):
 
 
 class MeshDispatch:
-    """Rows are cut over the DP ranks (with `share_context` over the CP ranks too); TP, PP and CP replicas share a chunk."""
+    """Rows are cut over the DP ranks (with `share_context` over CP ranks too); TP, PP and CP replicas share a chunk."""
 
     def __init__(self, share_context: bool = False) -> None:
         self.share_context = share_context
@@ -117,7 +120,7 @@ class Mesh:
 
     def __init__(self, roster: Roster, handles: dict[str, Any], clock: Clock, deadline_s: float) -> None:
         self.roster, self.handles, self.clock, self.deadline_s = roster, handles, clock, deadline_s
-        self.faults: Callable[[str], tuple[Fault, ...]] = lambda phase: ()
+        self.faults: Callable[[CallPhase], tuple[Fault, ...]] = lambda phase: ()
 
     def call(
         self,
@@ -125,7 +128,7 @@ class Mesh:
         *shared: Any,
         rows: Any = None,
         via: str = "pass_through",
-        phase: str,
+        phase: CallPhase,
         deadline_s: float | None = None,
     ) -> Any:
         """Run Engine.`method`(*shared, this slot's shard of `rows`) on every slot. Raises GenerationBroken."""
@@ -142,7 +145,7 @@ class Mesh:
         results = self.wait(references, phase, deadline_s or self.deadline_s)
         return dispatch.merge([results[slot] for slot in collectors])
 
-    def wait(self, references: dict[Any, int], phase: str, deadline_s: float) -> dict[int, Any]:
+    def wait(self, references: dict[Any, int], phase: CallPhase, deadline_s: float) -> dict[int, Any]:
         """All results by slot. The first that fails, or the deadline, breaks the generation."""
         results: dict[int, Any] = {}
         pending, until = dict(references), self.clock.monotonic() + deadline_s

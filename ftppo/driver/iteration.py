@@ -16,7 +16,7 @@ from ftppo.algo.kl import next_coef
 from ftppo.algo.schedule import learning_rate
 from ftppo.clock import Clock
 from ftppo.config import Config
-from ftppo.driver.dispatch import Mesh
+from ftppo.driver.dispatch import CallPhase, Mesh
 from ftppo.driver.prompts import assemble, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
 from ftppo.rng import generator
@@ -127,18 +127,23 @@ class Iteration:
                 num_rows, generator=generator(self.shop.config.seed, self.state.iteration, "shuffle", epoch)
             )
             rows = order[mini * train.mini_batch : (mini + 1) * train.mini_batch]
-            rates = [
-                learning_rate(self._ppo_step(number), peak, last, train) for peak in (train.policy_lr, train.critic_lr)
-            ]
-            spec = StepSpec(self.state.step + number, self.state.iteration, "ppo", *rates, self.state.kl_coef)
+            ppo_step = self._ppo_step(number)
+            spec = StepSpec(
+                step=self.state.step + number,
+                iteration=self.state.iteration,
+                kind="ppo",
+                policy_lr=learning_rate(ppo_step, train.policy_lr, last, train),
+                critic_lr=learning_rate(ppo_step, train.critic_lr, last, train),
+                kl_coef=self.state.kl_coef,
+            )
             yield spec, batch.rows(rows)
 
     def _update(self, spec: StepSpec, mini_batch: Batch) -> None:
         number = len(self.results)
         # Faults configured for the update strike in its middle step.
-        phase = "update" if number == self.shop.num_steps // 2 else ""
+        phase: CallPhase = "update" if number == self.shop.num_steps // 2 else "update.other"
         self.shop.on_phase("update", f"step {number + 1}/{self.shop.num_steps}")
-        result = self._mesh.call("ppo_step", spec, rows=mini_batch, via="mesh_first", phase=phase or "update.other")
+        result = self._mesh.call("ppo_step", spec, rows=mini_batch, via="mesh_first", phase=phase)
         self.results.append(result)
         self.shop.on_step(spec, result)
 
@@ -196,7 +201,8 @@ def warmup_step(shop: Workshop, state: DriverState) -> DriverState:
     config = shop.config
     prompts = [shop.task.prompt(state.cursor + index) for index in range(config.train.warmup_batch)]
     batch = supervised_batch(prompts, shop.task, shop.tokenizer, config.rollout)
-    spec = StepSpec(state.step, 0, "warmup", config.train.warmup_lr, config.train.warmup_lr, 0.0)
+    rate = config.train.warmup_lr
+    spec = StepSpec(step=state.step, iteration=0, kind="warmup", policy_lr=rate, critic_lr=rate, kl_coef=0.0)
     shop.on_phase("warmup", f"step {state.warmup_done + 1}/{config.train.warmup_steps}")
     result = shop.mesh.call("warmup_step", spec, rows=batch, via="mesh_first", phase="warmup")
     shop.on_step(spec, result)

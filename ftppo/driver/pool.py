@@ -1,5 +1,6 @@
-"""The actors: one a bundle, in slots or standing by. Comes in: how many; goes out: members, placed, warmed, promoted, retired.
+"""The actors: one a bundle, in slots or standing by.
 
+Comes in: how many; goes out: members, placed, warmed, promoted, retired.
 An actor starts light, says where it is, and is warmed (imports, device, models) when its turn comes: those of the slots
 first, standbys behind them.
 """

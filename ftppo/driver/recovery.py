@@ -1,11 +1,11 @@
-"""Carries out a recovery. Comes in: a broken generation; goes out: the mesh of the next one, and the state to go on from.
+"""Carries out a recovery. Comes in: a broken generation; goes out: the next one's mesh, the state to go on from.
 
 judge -> plan -> fence survivors -> promote standbys -> new groups -> state     (a fault on the way: a new plan)
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
@@ -202,8 +202,8 @@ class Recovery:
         return attempt.without_standby([name for name in attempt.standby if name not in self.pool.members])
 
     def _fault_time(self, noticed: float) -> float:
-        """When the fault struck, on the monotonic clock: from the injector where it left word, else when it was noticed."""
-        word = _internal_kv_get(FAULT_TIME_KEY, namespace=b"ftppo")
+        """When the fault struck, on the monotonic clock: as the injector left word, else when it was noticed."""
+        word = cast("bytes | None", _internal_kv_get(FAULT_TIME_KEY, namespace=b"ftppo"))
         if word is None:
             return noticed
         _internal_kv_del(FAULT_TIME_KEY, namespace=b"ftppo")

@@ -1,4 +1,4 @@
-"""Durable checkpoints of a run. Comes in: the mesh and where the run stands; goes out: a published checkpoint, or state.
+"""Durable checkpoints of a run. Comes in: the mesh, where the run stands; goes out: a published checkpoint, or state.
 
 Ranks write, each on its own; slot 0 publishes once all have reported success; old checkpoints go after that.
 """
@@ -6,6 +6,8 @@ Ranks write, each on its own; slot 0 publishes once all have reported success; o
 import dataclasses
 import secrets
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from ftppo.checkpoint.catalog import Catalog
 from ftppo.checkpoint.manifest import Header, Manifest
@@ -37,7 +39,7 @@ class Saver:
         return manifest
 
     def save(self, mesh: Mesh, state: DriverState) -> CheckpointRecord:
-        """Write and publish the state of all ranks. Raises CheckpointError or StorageError; nothing is published then."""
+        """Write and publish the state of all ranks. Raises CheckpointError, StorageError; nothing is published then."""
         started = self.clock.monotonic()
         header = self._header(mesh, state)
         limit = self.config.checkpoint.save_s
@@ -55,7 +57,7 @@ class Saver:
     def restore(self, mesh: Mesh, manifest: Manifest) -> DriverState:
         """Fill every rank from a checkpoint. Raises CheckpointError where it does not fit this run."""
         mesh.call("load", manifest, phase="load", deadline_s=self.config.checkpoint.save_s)
-        return DriverState(**manifest.state)
+        return driver_state(manifest)
 
     def _header(self, mesh: Mesh, state: DriverState) -> Header:
         layout = mesh.roster.layout
@@ -80,6 +82,22 @@ class Saver:
             self.catalog.sweep(LEFTOVER_S)
         except (StorageError, CheckpointError) as error:
             self.prune_error: Exception | None = error
+
+
+def driver_state(manifest: Manifest) -> DriverState:
+    """The driver's part of a checkpoint. Raises CheckpointError that names the keys which are not as they must be."""
+    known, found = {field.name for field in dataclasses.fields(DriverState)}, set(manifest.state)
+    wrong = {"unknown": found - known, "missing": known - found}
+    try:
+        state = TypeAdapter(DriverState).validate_python(manifest.state)
+    except ValidationError as error:
+        wrong["of another type"] = {str(one["loc"][0]) for one in error.errors()}
+    if any(wrong.values()):
+        what = "; ".join(f"{how}: {', '.join(sorted(keys))}" for how, keys in wrong.items() if keys)
+        raise CheckpointError(
+            f"the driver's state in {manifest.prefix} does not fit this version ({what}): take another run.name"
+        )
+    return state
 
 
 def _plain(state: DriverState) -> dict[str, Any]:

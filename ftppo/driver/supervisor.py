@@ -9,13 +9,13 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard, get_args
 
 from ftppo.checkpoint.stores import config_digest
 from ftppo.clock import Clock, SystemClock
-from ftppo.config import Config, Fault
+from ftppo.config import Config, Fault, FaultPhase
 from ftppo.driver.cluster import Cluster, connect
-from ftppo.driver.dispatch import GenerationBroken, Mesh
+from ftppo.driver.dispatch import CallPhase, GenerationBroken, Mesh
 from ftppo.driver.display import Display, Fleet, IterationView, make_display
 from ftppo.driver.iteration import Iteration, Workshop, warmup_step
 from ftppo.driver.pool import Pool
@@ -203,8 +203,8 @@ class Supervisor:
         done = len(self.iteration.results) if self.iteration is not None else 0
         return dataclasses.replace(self.state, step=self.state.step + done)
 
-    def _take_faults(self, phase: str) -> tuple[Fault, ...]:
-        if self.state.warmup_done < self.config.train.warmup_steps:
+    def _take_faults(self, phase: CallPhase) -> tuple[Fault, ...]:
+        if self.state.warmup_done < self.config.train.warmup_steps or not _has_faults(phase):
             return ()
         faults, self.chaos = self.chaos.take(self.state.iteration, phase)
         return faults
@@ -223,6 +223,10 @@ class Supervisor:
     def _event(self, event: str, reason: str) -> None:
         self.files.record(event, reason)
         self.display.event(f"{event.replace('_', ' ')}: {reason}")
+
+
+def _has_faults(phase: CallPhase) -> TypeGuard[FaultPhase]:
+    return phase in get_args(FaultPhase)
 
 
 def _with_absolute_url(config: Config, folder: Path) -> Config:

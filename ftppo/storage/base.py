@@ -7,11 +7,7 @@ from collections.abc import Buffer, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ftppo.errors import StorageError
-
-
-class RangeBeyondEnd(StorageError):
-    """A range that begins behind an object's last byte: between a server's answer and get(), which returns b""."""
+UPLOADS = ".uploads"  # folder for parts of unfinished uploads, where a store keeps them as objects
 
 
 @dataclass(frozen=True, order=True)
@@ -46,8 +42,8 @@ class Upload(Protocol):
 class ObjectStore(Protocol):
     """Objects under slash-separated keys below a root.
 
-    No component of a key is empty or reserved (is_reserved), and no key is a folder of another. All methods may be called
-    from several threads. All raise PermissionDenied, TransientStorageError, and StorageError for what else is refused.
+    No component of a key is empty or reserved (is_reserved), and no key is a folder of another. All methods may be
+    called from several threads. All raise PermissionDenied, TransientStorageError, and StorageError for other refusals.
     """
 
     url: str
@@ -99,8 +95,8 @@ def check_key(key: str) -> str:
 
 
 def is_reserved(part: str) -> bool:
-    """Whether a component of a key would be taken for a store's own: "." and "..", unfinished files, parts of uploads."""
-    return part in (".", "..", ".uploads") or (part.startswith(".") and part.endswith(".tmp"))
+    """Whether a component of a key means something else: unfinished files and parts, a network mount's leftovers."""
+    return part in (".", "..", UPLOADS) or part.startswith(".nfs") or (part.startswith(".") and part.endswith(".tmp"))
 
 
 def as_view(data: Buffer) -> memoryview:

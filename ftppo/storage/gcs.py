@@ -19,22 +19,37 @@ from google.auth.exceptions import GoogleAuthError
 
 from ftppo.clock import Clock, SystemClock
 from ftppo.errors import ConfigError, NotFound, StorageError, TransientStorageError
-from ftppo.storage.base import ObjectInfo, RangeBeyondEnd, Upload, as_view, check_key, check_parts
-from ftppo.storage.gcs_errors import GCSFileSystem, simple_upload, typed_errors
+from ftppo.storage.base import UPLOADS, ObjectInfo, Upload, as_view, check_key, check_parts
+from ftppo.storage.gcs_errors import GCSFileSystem, HttpStatus, simple_upload, typed_errors
+from ftppo.storage.status import RangeBeyondEnd
 
 CONNECT_S = 10.0
 READ_S = 60.0  # longest silence of the server within an answer
-UPLOADS = ".uploads"  # folder of parts that wait to be composed; no key has such a component
 _MAX_SOURCES = 32  # of one compose, GCS's own limit
 _INFO = "name,size,updated"
 _BINARY = {"Content-Type": "application/octet-stream"}
 
 
 class _OneAttempt(GCSFileSystem):  # type: ignore[misc]
-    """gcsfs without its retries."""
+    """gcsfs without its retries, and with the status of an error kept: it judges some by their texts."""
 
-    async def _request(self, *args: Any, **kwargs: Any) -> Any:
-        return await GCSFileSystem._request.__wrapped__(self, *args, **kwargs)
+    async def _request(
+        self, method: str, path: str, *args: str, headers: Any = None, json: Any = None, data: Any = None, **params: Any
+    ) -> tuple[int, Any, Any, bytes]:
+        await self._set_session()
+        async with self.session.request(
+            method,
+            self._format_path(path, args),
+            params=self._get_params(params),
+            headers=self._get_headers(headers),
+            json=json,
+            data=data,
+            timeout=self.requests_timeout,
+        ) as answer:
+            content = await answer.read()
+            if answer.status >= 400:
+                raise HttpStatus(answer.status, content)
+            return answer.status, answer.headers, answer.request_info, content
 
 
 class GcsStore:
@@ -95,7 +110,7 @@ class GcsStore:
     def list(self, prefix: str = "") -> Sequence[ObjectInfo]:
         """See ObjectStore."""
         found = [self._info(entry) for entry in self.entries(self._root + prefix)]
-        return sorted(info for info in found if not info.key.startswith(UPLOADS) and not info.key.endswith("/"))
+        return sorted(info for info in found if not info.key.startswith(f"{UPLOADS}/") and not info.key.endswith("/"))
 
     def delete(self, key: str) -> None:
         """See ObjectStore."""

@@ -1,59 +1,40 @@
-"""gcsfs, imported with care, and what it says went wrong -> a typed StorageError."""
+"""gcsfs, imported with care, and what goes wrong below it -> a typed StorageError."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import aiohttp
-import requests
 from google.auth.exceptions import GoogleAuthError
 
-from ftppo.errors import AlreadyExists, NotFound, PermissionDenied, StorageError, TransientStorageError
-from ftppo.storage.base import RangeBeyondEnd
+from ftppo.errors import PermissionDenied, StorageError, TransientStorageError
+from ftppo.storage.status import type_of_status
 
 # its probe of every bucket for a feature we do not use waits minutes for a server that does not know it
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 from gcsfs.core import GCSFileSystem, simple_upload
-from gcsfs.retry import HttpError
 
-__all__ = ["GCSFileSystem", "simple_upload", "typed_errors"]
+__all__ = ["GCSFileSystem", "HttpStatus", "simple_upload", "typed_errors"]
 
-_CONNECTION_TYPES = (
-    aiohttp.ClientError,
-    requests.exceptions.RequestException,  # what gcsfs makes of status 502
-    ConnectionError,
-    TimeoutError,  # also fsspec's
-)
+
+class HttpStatus(Exception):
+    """An answer of status 400 or more, with the beginning of its text."""
+
+    def __init__(self, status: int, content: bytes) -> None:
+        super().__init__(f"status {status}: {content[:300].decode(errors='replace')}")
+        self.status = status
 
 
 @contextmanager
 def typed_errors(what: str) -> Iterator[None]:
-    """Raise what gcsfs raises inside as the StorageError it means, with the original as its cause."""
+    """Raise what is raised inside as the StorageError it means, with the original as its cause."""
     try:
         yield
-    except (HttpError, GoogleAuthError, ValueError, OSError, aiohttp.ClientError) as error:
-        raise _error_type(error)(f"{what}: {type(error).__name__}: {error}") from error
-
-
-def _error_type(error: Exception) -> type[StorageError]:
-    match error:
-        case HttpError():
-            return _type_of_status(int(error.code or 0))
-        case FileNotFoundError():  # status 404
-            return NotFound
-        case FileExistsError():  # status 412
-            return AlreadyExists
-        case GoogleAuthError():
-            return TransientStorageError if error.retryable else PermissionDenied
-    if isinstance(error, _CONNECTION_TYPES):
-        return TransientStorageError
-    # an OSError without a number is what gcsfs makes of status 403
-    return PermissionDenied if isinstance(error, OSError) and error.errno is None else StorageError
-
-
-def _type_of_status(status: int) -> type[StorageError]:
-    if status in (408, 409, 429) or (status >= 500 and status != 501):
-        return TransientStorageError
-    if status in (401, 403):
-        return PermissionDenied
-    return RangeBeyondEnd if status == 416 else StorageError
+    except HttpStatus as error:
+        raise type_of_status(error.status)(f"{what}: {error}") from error
+    except GoogleAuthError as error:
+        raise (TransientStorageError if error.retryable else PermissionDenied)(f"{what}: {error}") from error
+    except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+        raise TransientStorageError(f"{what}: {type(error).__name__}: {error}") from error
+    except (ValueError, OSError) as error:
+        raise StorageError(f"{what}: {type(error).__name__}: {error}") from error

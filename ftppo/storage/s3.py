@@ -17,8 +17,9 @@ from botocore.exceptions import BotoCoreError
 
 from ftppo.clock import Clock, SystemClock
 from ftppo.errors import ConfigError, NotFound, StorageError, TransientStorageError
-from ftppo.storage.base import ObjectInfo, RangeBeyondEnd, Upload, as_view, check_key, check_parts
+from ftppo.storage.base import ObjectInfo, Upload, as_view, check_key, check_parts
 from ftppo.storage.s3_errors import typed_errors
+from ftppo.storage.status import RangeBeyondEnd
 
 CONNECT_S = 10.0
 READ_S = 60.0  # longest silence of the server within an answer

@@ -6,18 +6,16 @@ from contextlib import contextmanager
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ftppo.errors import AlreadyExists, NotFound, PermissionDenied, StorageError, TransientStorageError
-from ftppo.storage.base import RangeBeyondEnd
+from ftppo.errors import PermissionDenied, StorageError, TransientStorageError
+from ftppo.storage.status import type_of_status
 
 _TRANSIENT_CODES = {
-    # throttled or busy
+    # throttled or busy, whatever the status: an answer to CompleteMultipartUpload may have 200
     "SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable", "InternalError",
-    # two conditional writes at once: neither has won yet
-    "ConditionalRequestConflict", "OperationAborted",
-    # the bytes did not arrive as they were sent
+    # the bytes did not arrive as they were sent; status 400
     "RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch",
 }  # fmt: skip
-_DENIED_CODES = {"AccessDenied", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId"}
+_DENIED_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}  # status 400
 _DENIED_TYPES = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -25,7 +23,7 @@ _DENIED_TYPES = (
     boto.TokenRetrievalError,
     boto.UnauthorizedSSOTokenError,
 )
-_TRANSIENT_TYPES = (boto.HTTPClientError, boto.FlexibleChecksumError, boto.IncompleteReadError)
+_TRANSIENT_TYPES = (boto.ConnectionError, boto.HTTPClientError, boto.FlexibleChecksumError, boto.IncompleteReadError)
 _REMEDIES = {
     "EntityTooSmall": "; the server wants larger parts: raise checkpoint.part_bytes (Amazon: 5242880 or more)",
     "NotImplemented": "; the server does not know this: try checkpoint.checksums=when_required, or another server",
@@ -53,8 +51,6 @@ def _status_of(error: ClientError) -> int:
 
 
 def _error_type(code: str, status: int) -> type[StorageError]:
-    if code in _TRANSIENT_CODES or status == 429 or (status >= 500 and status != 501):
+    if code in _TRANSIENT_CODES:
         return TransientStorageError
-    if code in _DENIED_CODES or status in (401, 403):
-        return PermissionDenied
-    return {404: NotFound, 412: AlreadyExists, 416: RangeBeyondEnd}.get(status, StorageError)
+    return PermissionDenied if code in _DENIED_CODES else type_of_status(status)

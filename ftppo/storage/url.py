@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from ftppo.clock import Clock
 from ftppo.errors import AlreadyExists, ConfigError, NotFound, PermissionDenied, StorageError
-from ftppo.storage.base import ObjectStore
+from ftppo.storage.base import ObjectStore, is_reserved
 
 KEY = "checkpoint.url"
 _FORMS = "use a folder, s3://bucket/prefix or gs://bucket/prefix"
@@ -107,6 +107,6 @@ def _bucket(url: str, parts: SplitResult) -> str:
 
 def _prefix(url: str, parts: SplitResult) -> str:
     prefix = parts.path.strip("/")
-    if prefix and any(not part or part.startswith(".") for part in prefix.split("/")):
-        raise ConfigError(KEY, url, "its prefix has an empty component or one that begins with a dot; rename it")
+    if prefix and any(not part or is_reserved(part) for part in prefix.split("/")):
+        raise ConfigError(KEY, url, "its prefix has a component that is empty or reserved; rename it")
     return prefix

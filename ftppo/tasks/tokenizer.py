@@ -6,9 +6,9 @@ Vocabularies are padded to a multiple of 16, so that tensor parallelism up to 16
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from ftppo.config_check import VOCAB_MULTIPLE
 from ftppo.errors import ConfigError, TaskError
 
-VOCAB_MULTIPLE = 16
 PRINTABLE = "".join(chr(code) for code in range(32, 127))
 UNREADABLE = "\ufffd"
 

@@ -1,4 +1,4 @@
-"""What runs inside an actor: torch.distributed and Megatron-Core. Megatron-Core's advice about optional extras is muted."""
+"""What runs inside an actor: torch.distributed and Megatron-Core, whose advice about optional extras is muted."""
 
 import logging
 import warnings

@@ -1,7 +1,8 @@
 """The Ray actor around an Engine. Comes in: calls stamped with a generation; goes out: results, or a typed error.
 
-The working thread runs one call at a time. The `control` group answers meanwhile: a busy actor is not a dead one. Imports
-of torch.distributed and Megatron-Core wait until `prepare`, so that an actor is there, and can be placed, at once.
+The working thread runs one call at a time. The `control` group answers meanwhile: a busy actor is not a dead one.
+Imports of torch.distributed and Megatron-Core wait until `prepare`, so that an actor is there, and can be placed, at
+once.
 """
 
 import os
@@ -38,7 +39,7 @@ class Whereabouts:
     pid: int
 
 
-@ray.remote(concurrency_groups={"control": 2}, max_restarts=0, max_task_retries=0)
+@ray.remote(concurrency_groups={"control": 2}, max_restarts=0, max_task_retries=0)  # type: ignore[call-overload]
 class TrainActor:
     """One rank of the mesh, or a standby."""
 
@@ -92,7 +93,7 @@ class TrainActor:
         return int(self.engine.release())
 
     def call(self, stamp: Stamp, method: str, *args: Any) -> Any:
-        """Run a method of the Engine in `stamp`'s generation. On an error the groups are let go of, so that peers wake."""
+        """Run a method of the Engine in `stamp`'s generation. An error lets go of the groups, so that peers wake."""
         if stamp.generation != self.generation:
             raise StaleGeneration(stamp.generation, self.generation)
         try:

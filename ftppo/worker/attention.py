@@ -1,7 +1,7 @@
 """Core attention on torch's SDPA, with context parallelism. Comes in: projected q, k, v; goes out: the mixed values.
 
-Under context parallelism a sequence is cut into 2*cp chunks and rank r holds chunks r and 2*cp-1-r (zigzag, so that causal
-work is balanced). Keys and values are gathered over the group; queries stay.
+Under context parallelism a sequence is cut into 2*cp chunks and rank r holds chunks r and 2*cp-1-r (zigzag, so that
+causal work is balanced). Keys and values are gathered over the group; queries stay.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 class SdpaAttention(torch.nn.Module):
-    """Causal attention for Megatron-Core's SelfAttention; padding is on the right, so no mask is needed beyond causal."""
+    """Causal attention for Megatron-Core's SelfAttention; padding is on the right, so the causal mask is enough."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How far this rank has come, and the places where injected faults strike. Written by the working thread, read by others."""
+"""How far this rank has come, and where injected faults strike. Written by the working thread, read by others."""
 
 import time
 from collections.abc import Callable

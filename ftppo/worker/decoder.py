@@ -1,10 +1,11 @@
 """Incremental decoding over the weights of a Megatron-Core GPTModel, with a key/value cache and no Megatron forward.
 
 Comes in: tokens and positions; goes out: logits. Works with tensor parallelism (two all-reduces a layer) and pipeline
-parallelism (hidden states go from stage to stage). Context parallelism has no part in it: its ranks decode other prompts.
+parallelism (hidden states go from stage to stage). Context-parallel ranks have no part in it: each decodes its own.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -57,7 +58,7 @@ class Decoder:
         self.cos, self.sin = angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 
     def forward(self, tokens: Tensor, positions: Tensor, pick: Tensor | None = None) -> Tensor | None:
-        """Run tokens [n, t] at positions [n, t]; returns float32 logits [n, vocab] of column `pick` [n] (default: the last).
+        """Run tokens [n, t] at positions [n, t]; returns float32 logits [n, vocab] at `pick` [n], else the last.
 
         Logits are whole and equal on every TP rank of the last stage; None on the other stages.
         """
@@ -86,7 +87,7 @@ class Decoder:
             dist.broadcast(tokens, dist.get_global_rank(self.pp, self.pp.size() - 1), group=self.pp)
         return tokens
 
-    def _layer(self, layer: torch.nn.Module) -> _Layer:
+    def _layer(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attention, layer.mlp
         fused = attention.linear_qkv.weight.detach().view(self.num_kv, self.group + 2, self.head_dim, self.hidden)
         q, k, v = fused.split([self.group, 1, 1], dim=1)

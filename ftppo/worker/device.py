@@ -1,7 +1,7 @@
 """cuda or cpu: the one place that knows. Comes in: the config's wish; goes out: a Device.
 
-Megatron-Core takes CUDA for granted. `Device.prepare` (once a process) and `Device.building` (around building models and
-optimizer steps) let it run on the CPU; on cuda both do next to nothing.
+Megatron-Core takes CUDA for granted. `Device.prepare` (once a process) and `Device.building` (around building models
+and optimizer steps) let it run on the CPU; on cuda both do next to nothing.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ftppo.config import Config
-from ftppo.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,6 @@ class Device:
         """Wait for the device."""
         if self.kind == "cuda":
             torch.cuda.synchronize()
-
-
-def resolve_kind(wish: Literal["auto", "cpu", "cuda"], num_gpus: float) -> Literal["cpu", "cuda"]:
-    """cuda where the cluster has GPUs and nothing else was asked for."""
-    if wish == "cuda" and num_gpus == 0:
-        raise ConfigError("cluster.device", wish, "there is no GPU in this cluster: take cpu or auto")
-    return "cpu" if wish == "cpu" or num_gpus == 0 else "cuda"
 
 
 def make_device(config: Config, kind: Literal["cpu", "cuda"]) -> Device:

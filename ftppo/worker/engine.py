@@ -1,4 +1,4 @@
-"""One rank: its models, its groups, its part of the work. Comes in: requests and batches; goes out: results and new weights.
+"""One rank: its models, groups, part of the work. Comes in: requests and batches; goes out: results and new weights.
 
 Knows nothing of Ray. A rank builds alone (`build`), then joins a generation (`join`); after a fault it lets go
 (`release`) and joins the next. The order of the methods is the order of a run.
@@ -70,7 +70,7 @@ class Engine:
             forget_first_use_answers(learner)
 
     def release(self) -> int:
-        """Let go of the world, whatever its state. Returns how many of its groups stay alive: 0 unless something leaks."""
+        """Let go of the world, whatever its state. Returns how many of its groups stay alive: 0 unless some leak."""
         self.progress.enter("idle")
         return self.groups.release(self.models)
 
@@ -95,7 +95,7 @@ class Engine:
         return result
 
     def score(self, sequences: Sequences) -> Scores | None:
-        """Log-probabilities, reference log-probabilities and values of a DP chunk; None but on the last pipeline stage."""
+        """Log-probabilities, those of the reference and values of a DP chunk; None but on the last pipeline stage."""
         self.progress.enter("score")
         micro = math.gcd(sequences.tokens.shape[0], self.config.train.micro_batch)
         found: dict[str, Tensor | None] = {}
@@ -121,14 +121,14 @@ class Engine:
         return _result(sums, torch.zeros(2), batch.num_tokens, norm, 0.0, skipped=not moved)
 
     def begin_ppo(self) -> None:
-        """Between warm-up and PPO: the reference freezes, the critic takes the policy's trunk, the optimizer starts afresh."""
+        """Between warm-up and PPO: the reference freezes, the critic takes the policy's trunk, optimizers restart."""
         copy_weights(self.policy.module, self.critic.module)
         if "reference" in self.models:
             copy_weights(self.policy.module, self.models["reference"])
         self._restart_optimizers()
 
     def ppo_step(self, spec: StepSpec, batch: Batch) -> StepResult:
-        """One step of policy and critic on this rank's DP chunk of a mini-batch. If a gradient is not finite, nobody moves."""
+        """One step of policy and critic on this rank's DP chunk. If a gradient is not finite, nobody moves."""
         self.progress.enter("update", spec.step)
         micro = self._micro(batch)
         for learner in (self.policy, self.critic):

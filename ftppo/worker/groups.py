@@ -111,7 +111,7 @@ def _recording_new_groups(record: list[ProcessGroup]) -> Any:
 
 
 def swap(roots: Any, replacement: Callable[[Any], Any]) -> int:
-    """Walk the objects reachable from `roots`; where `replacement(held)` is not None, put it there. Returns how often."""
+    """Walk the objects reachable from `roots`; where `replacement(held)` is not None, put it. Returns how often."""
     seen: set[int] = set()
     pending: list[Any] = [roots]
     count = 0

@@ -1,4 +1,4 @@
-"""Injected faults, carried out. Comes in: faults meant for this actor's current call; they strike where the work stands."""
+"""Injected faults, carried out. Comes in: faults for this actor's current call; they strike where work stands."""
 
 import ctypes
 import os
@@ -36,6 +36,10 @@ def _raise(fault: Fault) -> None:
     raise InjectedFault(f"injected in {fault.phase} of iteration {fault.iteration}")
 
 
+def _segfault(fault: Fault) -> None:
+    ctypes.string_at(0)
+
+
 def _hold_interpreter(fault: Fault) -> None:
     # PyDLL keeps the interpreter's lock during the call: no thread of this process runs meanwhile.
     ctypes.PyDLL(None).usleep(ctypes.c_uint(int(fault.seconds * 1e6)))
@@ -46,7 +50,7 @@ _KINDS: dict[str, Callable[[Fault], None]] = {
     "kill_dp_group": _signal_self(signal.SIGKILL),
     "sigstop": _signal_self(signal.SIGSTOP),
     "sigterm": _signal_self(signal.SIGTERM),
-    "segfault": lambda fault: ctypes.string_at(0) and None,
+    "segfault": _segfault,
     "exit": lambda fault: os._exit(13),
     "exception": _raise,
     "gil_hang": _hold_interpreter,

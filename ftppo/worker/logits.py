@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies from logits that tensor parallelism has cut along the vocabulary, without gathering them."""
+"""Log-probabilities and entropies from logits that are cut along the vocabulary (TP), without gathering them."""
 
 import torch
 from megatron.core import parallel_state

@@ -1,4 +1,4 @@
-"""The models. Comes in: Config and a Device, inside process groups; goes out: Megatron-Core modules and their optimizers.
+"""The models. Comes in: Config and Device, inside process groups; goes out: Megatron-Core modules, their optimizers.
 
 Policy and critic have the same trunk; the critic's output is one number a token. Building uses process groups but no
 communication, so a rank can build alone in a world of torch's `fake` backend.
@@ -135,7 +135,7 @@ def inner_optimizers(learner: Learner) -> list[Any]:
 
 
 def forget_first_use_answers(learner: Learner) -> None:
-    """Drop what Megatron-Core remembers from a collective of first use, so that old and new ranks ask again together."""
+    """Drop what Megatron-Core remembers from a first-use collective, so that old and new ranks ask again together."""
     for optimizer in (learner.optimizer, *inner_optimizers(learner)):
         if hasattr(optimizer, "_has_grad_norm_group_cache"):
             optimizer._has_grad_norm_group_cache = None

@@ -20,7 +20,7 @@ from ftppo.worker.decoder import Decoder
 def generate(
     model: GPTModel, request: RolloutRequest, config: Rollout, eos: int, seed: int, tick: Callable[[], None]
 ) -> RolloutResult:
-    """Answers to all rows of `request`, `config.batch` at a time. Equal on every TP and PP rank that shares the model."""
+    """Answers to all rows of `request`, `config.batch` at a time. Equal on all TP and PP ranks that share the model."""
     parts = [
         _generate_batch(model, request.rows(index), config, eos, seed, tick)
         for index in torch.arange(request.tokens.shape[0]).split(config.batch)
@@ -41,8 +41,8 @@ def uniforms(request: RolloutRequest, num: int, seed: int) -> Tensor:
 def draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
     """logits [n, vocab] float32, uniform [n] -> (token [n] int64, its log-probability [n] float32).
 
-    By the inverse of the distribution function in float64. The log-probability is of softmax(logits / temperature) before
-    top-k and top-p, the same quantity that training computes.
+    By the inverse of the distribution function in float64. The log-probability is of softmax(logits / temperature)
+    before top-k and top-p, the same quantity that training computes.
     """
     if temperature == 0:
         token = logits.argmax(-1)

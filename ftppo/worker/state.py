@@ -1,4 +1,4 @@
-"""A rank's trainable state as named Pieces. Comes in: models and optimizers; goes out: Pieces to save, load, copy, digest.
+"""A rank's trainable state as Pieces. Comes in: models and optimizers; goes out: Pieces to save, load, copy, digest.
 
 Names and boxes are Megatron-Core's own for a `torch_dist` checkpoint: the policy plain, the critic under `critic.`, the
 frozen reference under `reference.`. Taken once after building; the tensors are live views.
@@ -120,7 +120,7 @@ def _is_main_of_model_parallel(shard: ShardedTensor) -> bool:
 
 
 def _writes(shard: ShardedTensor) -> bool:
-    # Every data-parallel rank holds the weights: which one writes a tensor hangs on its name, so that the work is spread.
+    # Every data-parallel rank holds the weights: which one writes a tensor hangs on its name, to spread the work.
     chosen = zlib.crc32(f"{shard.key}{shard.global_offset}".encode()) % parallel_state.get_data_parallel_world_size(
         True
     )
@@ -146,7 +146,7 @@ def _optimizer_tensors(learner: Learner) -> Iterator[tuple[torch.nn.Parameter, i
 
 
 def _overlap(key: str, shard: ShardedTensor, base: int, start: int, flat: Tensor) -> list[Piece]:
-    """The boxes of `shard` (elements [base, base + n) of its parameter) that `flat` (from element `start` on) covers."""
+    """The boxes of `shard` (elements [base, base + n) of its parameter) that `flat` (from element `start`) covers."""
     numel = math.prod(shard.local_shape)
     first, last = max(base, start), min(base + numel, start + flat.numel())
     if first >= last:

@@ -1,8 +1,8 @@
-"""Forward passes and one optimizer step. Comes in: a DP chunk of a mini-batch; goes out: scores, or new weights and scalars.
+"""Forward passes and one optimizer step. Comes in: a DP chunk of a mini-batch; goes out: scores, or new weights.
 
-A sequence runs shifted by one: position t sees token t and answers for token t + 1, so masks and per-token quantities are
-shifted to the left before they are cut over the context-parallel ranks. Losses arrive divided by the mini-batch's global
-token count, hence gradients are plain sums and neither the layout nor the micro-batch split changes them.
+A sequence runs shifted by one: position t sees token t and answers for token t + 1, so masks and per-token quantities
+are shifted to the left before they are cut over the context-parallel ranks. Losses arrive divided by the mini-batch's
+global token count, hence gradients are plain sums and neither the layout nor the micro-batch split changes them.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,16 +26,16 @@ LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
 
 
 def shift(**fields: Tensor) -> Shifted:
-    """[n, seq] each -> the same, one to the left along the sequence and zero at the end: aligned with who predicts it."""
+    """[n, seq] each -> the same, one to the left along the sequence, zero at the end: aligned with who predicts it."""
     return {name: torch.roll(field, -1, dims=1).index_fill(1, _last(field), 0) for name, field in fields.items()}
 
 
 def forward_scores(
     model: torch.nn.Module, sequences: Sequences, kind: str, micro: int, config: Config
 ) -> Tensor | None:
-    """Log-probabilities (`kind` "logprobs") or values ("values") [n, seq] float32 of this DP chunk, 0 where not a response.
+    """Log-probabilities (`kind` "logprobs") or values ("values") [n, seq] float32 of this DP chunk.
 
-    Returned on the last pipeline stage; None on others.
+    0 where not a response. Returned on the last pipeline stage; None on others.
     """
     rows = shift(targets=sequences.tokens, mask=sequences.response)
 
@@ -59,7 +59,7 @@ def forward_scores(
 
 
 def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Any) -> Tensor:
-    """Accumulate the policy's gradients over a DP chunk. Returns sums [5]: loss, entropy, KL, clipped, tokens (last stage)."""
+    """Add up a DP chunk's policy gradients. Returns sums [5] (last stage): loss, entropy, KL, clipped, tokens."""
     algo = config.algo
     rows = shift(
         targets=batch.tokens, mask=batch.response, logprobs=batch.logprobs, ref=batch.ref_logprobs, adv=batch.advantages
@@ -86,7 +86,7 @@ def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int,
 
 
 def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Any) -> Tensor:
-    """Accumulate the gradients of the mean negative log-likelihood of the responses. Returns sums [5] as the policy's."""
+    """Add up the gradients of the mean negative log-likelihood of the responses. Returns sums [5] as the policy's."""
     rows = shift(targets=batch.tokens, mask=batch.response)
 
     def loss_of(part: Shifted) -> LossFunc:

@@ -1,6 +1,8 @@
 """Stores to run the contract against."""
 
+import collections
 import json
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import count
@@ -63,6 +65,8 @@ def gcs_endpoint() -> Iterator[str]:
         patch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
         with FakeGCSServer() as server:
             patch.delenv("STORAGE_EMULATOR_HOST")  # the endpoint is given and not found
+            # its log goes to a pipe: unread, it would stop the server when the pipe is full
+            threading.Thread(target=collections.deque, args=(server._process.stderr, 0), daemon=True).start()
             yield server.url
 
 
@@ -72,12 +76,8 @@ _names = count()
 @pytest.fixture
 def s3_bucket(s3_endpoint: str) -> str:
     """A new bucket."""
-    import boto3
-
     bucket = f"bucket-{next(_names)}"
-    client = boto3.session.Session().client("s3", endpoint_url=s3_endpoint)
-    client.create_bucket(Bucket=bucket)
-    client.close()
+    urlopen(Request(f"{s3_endpoint}/{bucket}", method="PUT"), timeout=10).close()
     return bucket
 
 

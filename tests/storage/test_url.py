@@ -37,8 +37,8 @@ def test_memory_stores_of_one_name_are_one() -> None:
         ("s3:///x", "names no bucket"),
         ("gs://", "names no bucket"),
         ("s3://bucket/a?versionId=1", "query"),
-        ("s3://bucket/a//b", "empty component"),
-        ("gs://bucket/../b", "begins with a dot"),
+        ("s3://bucket/a//b", "empty or reserved"),
+        ("gs://bucket/../b", "empty or reserved"),
         ("file://host/x", "file:///host/x"),
     ],
 )

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from ftppo import config_check
 from ftppo.config import Config, known_keys, load_config
 from ftppo.errors import ConfigError
-from ftppo.tasks import tokenizer
 
 
 def refused(raw: dict[str, Any]) -> ConfigError:
@@ -151,10 +149,6 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(key: str) -> None:
     assert error.key == f"checkpoint.{key}"
     assert "credentials" in error.remedy
     assert "secret" not in str(error)
-
-
-def test_the_vocabularies_are_padded_as_the_check_says() -> None:
-    assert config_check.VOCAB_MULTIPLE == tokenizer.VOCAB_MULTIPLE
 
 
 def test_jsonl_file_that_exists(tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+"""What a process of the mesh does when told: each takes its `context`, where the Engine is kept, and its slot."""
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ftppo.config import Config
+from ftppo.worker.device import Device
+from ftppo.worker.engine import Engine
+from ftppo.worker.meeting import Rendezvous
+from tests.process.collectives import Watch
+
+TIMEOUT_S = 30.0
+VOCAB, EOS, PAD = 64, 3, 0
+
+type Context = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A part of a logical tensor as one rank holds it."""
+
+    key: str
+    shape: tuple[int, ...]  # of the whole
+    offset: tuple[int, ...]
+    tensor: Tensor
+    mine: bool
+
+
+@dataclass(frozen=True)
+class Bereaved:
+    """What a rank saw whose peer was lost in the middle of a call."""
+
+    error: str  # name of its type
+    groups_alive: int  # after release
+
+
+def build(context: Context, slot: int, config: Config) -> None:
+    """A new Engine, alone."""
+    context["engine"] = Engine(config, Device("cpu", torch.float32), VOCAB, EOS)
+    context["engine"].build(slot)
+
+
+def open_store(context: Context, slot: int) -> int:
+    return int(context["engine"].groups.open_store(TIMEOUT_S))
+
+
+def join(context: Context, slot: int, meet: Rendezvous) -> None:
+    context["engine"].join(meet, TIMEOUT_S)
+
+
+def call(context: Context, slot: int, method: str, shared: Sequence[Any], shards: Sequence[Any], which: list[int]) -> Any:
+    """Engine.`method`, with this slot's shard of the rows where there are any."""
+    rows = [shards[which[slot]]] if shards else []
+    return getattr(context["engine"], method)(*shared, *rows)
+
+
+def boxes(context: Context, slot: int) -> list[Box]:
+    """All parts of this rank's state, copied."""
+    return [
+        Box(part.piece.key, part.piece.global_shape, part.piece.offset, part.piece.tensor.clone(), part.mine)
+        for part in context["engine"].parts
+    ]
+
+
+def tell_models_apart(context: Context, slot: int) -> None:
+    """Give the critic a head that is not zero and the reference other weights than the policy, alike in every layout."""
+    for part in context["engine"].parts:
+        if part.piece.key == "critic.output_layer.weight":
+            part.piece.tensor.copy_(torch.linspace(-0.3, 0.3, part.piece.tensor.numel()).view_as(part.piece.tensor))
+        elif part.piece.key.startswith("reference."):
+            part.piece.tensor.mul_(0.9)
+
+
+def with_config(context: Context, slot: int, config: Config) -> None:
+    """Go on under another config of the same shape."""
+    context["engine"].config = config
+
+
+def watched(context: Context, slot: int, fatal: int | None, *arguments: Any) -> list[tuple[str, int]]:
+    """The collectives that `call` makes: (name, size of the group). The process ends inside the one numbered `fatal`."""
+    with Watch(fatal) as watch:
+        call(context, slot, *arguments)
+    return watch.seen
+
+
+def bereaved(context: Context, slot: int, *arguments: Any) -> Bereaved | None:
+    """`call` where a peer is lost meanwhile: lets go of the groups, as an actor does. None where nothing was raised."""
+    engine = context["engine"]
+    try:
+        call(context, slot, *arguments)
+    except Exception as error:
+        traceback.clear_frames(error.__traceback__)
+        return Bereaved(type(error).__name__, engine.release())
+    return None

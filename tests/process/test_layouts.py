@@ -1,0 +1,55 @@
+"""Every layout computes the same step: scores, losses, gradient norms, new weights, new moments."""
+
+import dataclasses
+import math
+
+import pytest
+
+from ftppo.plan.topology import Layout
+from ftppo.types import StepResult
+from tests.process import case
+from tests.process.case import LAYOUTS, ONE, difference
+from tests.process.conftest import Observe, Outcome, run_case
+from tests.process.mesh import Mesh
+
+TOLERANCE = 1e-4  # float32, relative to the largest magnitude of a tensor
+
+
+def test_the_problem_exercises_every_term(observe: Observe) -> None:
+    one = observe(ONE)
+    batch, result = one.batch, one.result
+    log_ratio = one.scores.logprobs - batch.logprobs
+    beyond_dual_clip = (log_ratio > math.log(1.5)) & (batch.advantages < 0) & batch.response.bool()
+    assert beyond_dual_clip.sum() >= 3
+    assert 0.1 < result.clip_fraction < 0.9 and 0.1 < result.value_clip_fraction < 0.9
+    assert difference(one.scores.ref_logprobs, one.scores.logprobs) > 0.01
+    assert one.scores.values.abs().max() > 0.1
+    assert result.entropy > 1 and result.policy_grad_norm > 0.1 and result.critic_grad_norm > 0.1
+    assert not result.skipped and len(batch.response.sum(1).unique()) > 3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_layouts_agree(observe: Observe, layout: Layout) -> None:
+    assert_equal_outcomes(observe(layout), observe(ONE))
+
+
+@pytest.mark.parametrize("name", ["pp2", "tp2pp2"])
+def test_layouts_agree_with_tied_embeddings(mesh: Mesh, name: str) -> None:
+    tied = case.config(ONE).model.model_copy(update={"tie_embeddings": True})
+    wanted = run_case(mesh, case.config(ONE, model=tied), None)
+    assert "output_layer.weight" not in wanted.state, "the output has no weights of its own"
+    assert_equal_outcomes(run_case(mesh, case.config(LAYOUTS[name], model=tied), wanted.batch), wanted)
+
+
+def assert_equal_outcomes(found: Outcome, wanted: Outcome) -> None:
+    for field in dataclasses.fields(wanted.scores):
+        got, given = getattr(found.scores, field.name), getattr(wanted.scores, field.name)
+        assert difference(got, given) < TOLERANCE, field.name
+    assert scalars(found.result) == pytest.approx(scalars(wanted.result), rel=TOLERANCE, abs=1e-6)
+    assert found.state.keys() == wanted.state.keys()
+    apart = {key: difference(found.state[key], tensor) for key, tensor in wanted.state.items()}
+    assert {key: by for key, by in apart.items() if by >= TOLERANCE} == {}
+
+
+def scalars(result: StepResult) -> dict[str, float]:
+    return dataclasses.asdict(result)

@@ -1,0 +1,124 @@
+"""A rank's state as parts of logical tensors: alike in every layout, whole, and carried from one layout to another."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from ftppo.checkpoint.manifest import Manifest
+from ftppo.config import Checkpoint
+from ftppo.plan.topology import Layout
+from ftppo.types import Scores, StepResult
+from tests.process import calls, case
+from tests.process.calls import Box
+from tests.process.case import LAYOUTS, ONE, difference
+from tests.process.conftest import Observe
+from tests.process.mesh import Mesh
+from tests.process.world import World, whole
+
+SAVED = Layout(dp=2, tp=2)
+LOADED = {"tp2": Layout(tp=2), "dp4": Layout(dp=4), "pp2": Layout(pp=2), "dp2cp2": Layout(dp=2, cp=2)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_every_layout_draws_the_same_weights_and_tiles_them_once(observe: Observe, layout: Layout) -> None:
+    found, wanted = whole(observe(layout).drawn), whole(observe(ONE).drawn)
+    assert found.keys() == wanted.keys()
+    assert [key for key in wanted if not torch.equal(found[key], wanted[key])] == []
+
+
+def test_drawn_weights_are_those_of_the_start(observe: Observe) -> None:
+    drawn = whole(observe(ONE).drawn)
+    policy = [key for key in drawn if not key.startswith(("critic.", "reference.", "optimizer."))]
+    assert all(torch.equal(drawn[key], drawn[f"reference.{key}"]) for key in policy)
+    trunk = [key for key in policy if not key.startswith("output_layer") and "norm" not in key]
+    assert trunk and all(not torch.equal(drawn[key], drawn[f"critic.{key}"]) for key in trunk)
+    assert not drawn["critic.output_layer.weight"].any()
+    assert {"exp_avg", "exp_avg_sq"} == {key.split(".")[2] for key in drawn if key.startswith("optimizer.state.")}
+    assert not any(tensor.any() for key, tensor in drawn.items() if "optimizer.state." in key)
+    layers = drawn["decoder.layers.mlp.linear_fc1.weight"]
+    assert not torch.equal(layers[0], layers[1])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_copies_on_other_ranks_are_equal(observe: Observe, layout: Layout) -> None:
+    boxes = observe(layout).drawn
+    weights = whole(boxes)
+    assert all(torch.equal(box.tensor, _cut(weights[box.key], box)) for box in boxes)
+    assert any(not box.mine for box in boxes)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint taken after one step, and how its writers went on."""
+
+    knobs: Checkpoint
+    manifest: Manifest
+    digests: list[str]  # at the checkpoint, by slot
+    next: "Next"
+
+
+@dataclass(frozen=True)
+class Next:
+    """What follows a checkpoint."""
+
+    scores: Scores
+    result: StepResult
+    state: dict[str, Tensor]
+    digests: list[str]
+
+
+@pytest.fixture(scope="module")
+def saved(mesh: Mesh, observe: Observe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saved]:
+    knobs = Checkpoint(url=str(tmp_path_factory.mktemp("checkpoints")))
+    with World(mesh, case.config(SAVED, checkpoint=knobs)) as world:
+        mesh.run(world.slots, calls.tell_models_apart)
+        world.step(case.spec(), observe(ONE).batch)
+        manifest, digests = world.save(1), world.digests()
+        yield Saved(knobs, manifest, digests, _go_on(world, observe))
+
+
+@pytest.mark.parametrize("layout", LOADED.values(), ids=LOADED.keys())
+def test_another_layout_goes_on_from_a_checkpoint(mesh: Mesh, observe: Observe, saved: Saved, layout: Layout) -> None:
+    with World(mesh, case.config(layout, checkpoint=saved.knobs, seed=1)) as world:
+        world.load(saved.manifest)
+        found, wanted = _go_on(world, observe), saved.next
+    for field in dataclasses.fields(Scores):
+        assert difference(getattr(found.scores, field.name), getattr(wanted.scores, field.name)) < 1e-4, field.name
+    assert dataclasses.asdict(found.result) == pytest.approx(dataclasses.asdict(wanted.result), rel=1e-4, abs=1e-6)
+    assert found.state.keys() == wanted.state.keys()
+    apart = {key: difference(found.state[key], tensor) for key, tensor in wanted.state.items()}
+    assert {key: by for key, by in apart.items() if by >= 1e-4} == {}
+
+
+def test_the_same_layout_goes_on_bit_for_bit(mesh: Mesh, observe: Observe, saved: Saved) -> None:
+    with World(mesh, case.config(SAVED, checkpoint=saved.knobs, seed=1)) as world:
+        assert world.digests() != saved.digests
+        world.load(saved.manifest)
+        assert world.digests() == saved.digests
+        found = _go_on(world, observe)
+    assert found.result == saved.next.result and found.digests == saved.next.digests
+    assert all(torch.equal(found.state[key], tensor) for key, tensor in saved.next.state.items())
+
+
+def test_reset_goes_back_to_the_start(mesh: Mesh, observe: Observe) -> None:
+    with World(mesh, case.config(SAVED)) as world:
+        start = world.digests()
+        first = world.step(case.spec(), observe(ONE).batch)
+        moved = world.digests()
+        world.each("reset")
+        assert world.digests() == start
+        assert world.step(case.spec(), observe(ONE).batch) == first and world.digests() == moved
+
+
+def _go_on(world: World, observe: Observe) -> Next:
+    scores = world.score(case.sequences())
+    result = world.step(case.spec(1), observe(ONE).batch)
+    return Next(scores, result, whole(box for boxes in world.boxes() for box in boxes), world.digests())
+
+
+def _cut(tensor: Tensor, box: Box) -> Tensor:
+    return tensor[tuple(slice(at, at + n) for at, n in zip(box.offset, box.tensor.shape, strict=True))]

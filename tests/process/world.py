@@ -1,0 +1,118 @@
+"""One layout on a mesh of processes, from the test's side: forms generations, spreads calls as the driver does."""
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ftppo.checkpoint.manifest import Header, Manifest
+from ftppo.config import Config
+from ftppo.driver.dispatch import MeshDispatch, PassThroughDispatch
+from ftppo.plan.topology import Layout
+from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
+from ftppo.worker.meeting import Rendezvous
+from tests.process import calls
+from tests.process.mesh import Mesh
+
+BY_DATA, BY_PROMPT, TO_ALL = MeshDispatch(), MeshDispatch(share_context=True), PassThroughDispatch()
+
+
+class World:
+    """Builds every slot and joins generation 1; a context manager, so that no group outlives a test."""
+
+    def __init__(self, mesh: Mesh, config: Config) -> None:
+        self.mesh, self.config = mesh, config
+        self.layout = layout_of(config)
+        self.slots = range(self.layout.world)
+        self.generation = 0
+        mesh.run(self.slots, calls.build, config)
+        self.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.each("release")
+        else:
+            self.mesh.close()  # ranks may wait for one another
+
+    def join(self) -> None:
+        """All slots enter the next generation."""
+        self.generation += 1
+        [port] = self.mesh.run([0], calls.open_store)
+        self.mesh.run(self.slots, calls.join, Rendezvous(self.generation, "127.0.0.1", port))
+
+    def arguments(self, method: str, *shared: Any, rows: Any = None, via: Any = TO_ALL) -> tuple[Any, ...]:
+        """What `calls.call` needs to run Engine.`method`."""
+        which = [via.shard_of(self.layout, slot) for slot in self.slots]
+        return method, shared, via.shards(self.layout, rows) if rows is not None else [], which
+
+    def each(self, method: str, *shared: Any, rows: Any = None, via: Any = TO_ALL) -> list[Any]:
+        """Results of Engine.`method` on every slot."""
+        return self.mesh.run(self.slots, calls.call, *self.arguments(method, *shared, rows=rows, via=via))
+
+    def rollout(self, request: RolloutRequest) -> RolloutResult:
+        result: RolloutResult = self._merged("rollout", rows=request, via=BY_PROMPT)
+        return result
+
+    def score(self, sequences: Sequences) -> Scores:
+        scores: Scores = self._merged("score", rows=sequences, via=BY_DATA)
+        return scores
+
+    def step(self, spec: StepSpec, batch: Batch) -> StepResult:
+        """An optimizer step; its scalars, which all collectors must agree on."""
+        results = self.each("ppo_step", spec, rows=batch, via=BY_DATA)
+        first, *others = (results[slot] for slot in self.layout.collectors())
+        assert all(other == first for other in others)
+        return first
+
+    def save(self, step: int) -> Manifest:
+        """A published checkpoint."""
+        header = Header(
+            run="test",
+            step=step,
+            iteration=0,
+            generation=self.generation,
+            uid="a",
+            layout={axis: getattr(self.layout, axis) for axis in ("dp", "tp", "pp", "cp")},
+            config_digest="",
+            state={},
+        )
+        records = self.each("save", header.prefix)
+        published = self.each("publish", header, records)
+        assert published[1:] == [None] * (len(self.slots) - 1)
+        manifest: Manifest = published[0]
+        return manifest
+
+    def load(self, manifest: Manifest) -> None:
+        self.each("load", manifest)
+
+    def digests(self) -> list[str]:
+        return self.each("digest")
+
+    def boxes(self) -> list[list[calls.Box]]:
+        """All parts of the state, by slot."""
+        return self.mesh.run(self.slots, calls.boxes)
+
+    def _merged(self, method: str, *, rows: Any, via: Any) -> Any:
+        results = self.each(method, rows=rows, via=via)
+        return via.merge([results[slot] for slot in via.collectors(self.layout)])
+
+
+def layout_of(config: Config) -> Layout:
+    return Layout(**{axis: getattr(config.parallel, axis) for axis in ("dp", "tp", "pp", "cp")})
+
+
+def whole(boxes: Iterable[calls.Box]) -> dict[str, Tensor]:
+    """Logical tensors put together from the boxes marked mine. Asserts that these cover every element once."""
+    tensors: dict[str, Tensor] = {}
+    covered: dict[str, Tensor] = {}
+    for box in (box for box in boxes if box.mine):
+        place = tuple(slice(at, at + n) for at, n in zip(box.offset, box.tensor.shape, strict=True))
+        tensors.setdefault(box.key, torch.zeros(box.shape))[place] = box.tensor
+        covered.setdefault(box.key, torch.zeros(box.shape))[place] += 1
+    uneven = [key for key, count in covered.items() if not torch.equal(count, torch.ones_like(count))]
+    assert not uneven, f"not tiled once: {uneven}"
+    return tensors
