@@ -115,7 +115,7 @@ def _first_line(error: Exception) -> str:
 
 def _run(config: Config) -> int:
     if not config.run.ray_logs:
-        # Ray reads these when it is imported. A fault is told of once, by us: Ray would repeat it for every call in flight.
+        # Ray reads these when it is imported. We tell of a fault once; Ray would repeat it for every call in flight.
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "died or was killed")
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     # Ray and torch take seconds to import: a configuration that cannot run is answered before.

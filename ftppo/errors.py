@@ -1,4 +1,4 @@
-"""Every error that ftppo raises on purpose, from one root. Comes in: what went wrong; goes out: a message a person can act on.
+"""Every error that ftppo raises on purpose, from one root. Comes in: what went wrong; goes out: message and remedy.
 
 All of them pickle (they cross Ray), so each keeps its constructor arguments in `args`.
 """

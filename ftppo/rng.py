@@ -1,4 +1,4 @@
-"""Seeds for every draw in a run. Comes in: what the draw is for; goes out: a seed or a generator that depends on nothing else."""
+"""Seeds for every draw in a run. Comes in: what the draw is for; goes out: a seed that hangs on that alone."""
 
 import hashlib
 

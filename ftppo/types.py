@@ -74,7 +74,7 @@ class Scores:
 class Batch:
     """All an update needs, for the whole iteration, a mini-batch or a DP chunk of it.
 
-    `num_tokens` is the number of response tokens of the whole mini-batch over all DP ranks: losses are sums divided by it.
+    `num_tokens` counts the response tokens of the whole mini-batch over all DP ranks: losses are divided by it.
     """
 
     tokens: Tensor  # [n, seq] int64

@@ -23,6 +23,9 @@ def make_retrier(knobs: Checkpoint) -> Retrier:
 
 
 def config_digest(config: Config) -> str:
-    """A short name for all that shapes the weights: two runs whose digests are equal continue each other."""
-    shaping = config.model_dump_json(include={"seed", "model", "task", "algo", "rollout", "train"})
+    """A short name for what a checkpoint hangs on: where it is another, the run cannot go on from it.
+
+    Rates, batch sizes and the layout may change from one part of a run to the next; model, task and seed may not.
+    """
+    shaping = config.model_dump_json(include={"seed", "model", "task"})
     return hashlib.sha256(shaping.encode()).hexdigest()[:16]

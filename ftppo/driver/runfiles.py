@@ -82,6 +82,10 @@ class RunFiles:
         """All checkpoints published by this run, those before a resume included."""
         return self._read("checkpoint", CheckpointRecord.from_row)
 
+    def reasons(self, event: str) -> tuple[str, ...]:
+        """The reasons of all events of this kind so far, those before a resume included."""
+        return tuple(str(row["reason"]) for row in read_lines(self.folder / EVENTS) if row.get("event") == event)
+
     def config(self, config: dict[str, Any]) -> None:
         """Write config.json."""
         write_atomic(self.folder / CONFIG, to_json(config, indent=2) + "\n")

@@ -7,6 +7,8 @@ The work itself is in iteration.py and knows of no fault; this is the one place 
 
 import dataclasses
 import hashlib
+import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeGuard, get_args
@@ -31,10 +33,14 @@ from ftppo.plan.retention import due
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
 from ftppo.storage.url import preflight
+from ftppo.tasks.base import Task
 from ftppo.tasks.build import build_task, build_tokenizer
+from ftppo.tasks.tokenizer import Tokenizer
 from ftppo.types import DriverState, StepResult, StepSpec
 
 FINISHED, FAILED, INTERRUPTED = 0, 1, 130
+
+INJECTED = "injected"  # the event of an injected fault
 
 
 def run(config: Config) -> int:
@@ -42,23 +48,24 @@ def run(config: Config) -> int:
     clock = SystemClock()
     folder = Path(config.run.dir).resolve() / config.run.name
     config = _with_absolute_url(config, folder)
+    task, tokenizer = build_task(config.task, config.seed), build_tokenizer(config.task)
     saver = Saver(config, clock)
     preflight(saver.store)
     resume = _wants_resume(config, saver)
-    display = make_display(config.run.progress, clock)
-    with RunFiles(folder, clock, resume) as files:
+    signal.signal(signal.SIGTERM, _interrupt)
+    with connect(config) as cluster, RunFiles(folder, clock, resume) as files:
         files.config(config.model_dump(mode="json"))
+        display = make_display(config.run.progress, clock)
         supervisor = Supervisor(config, clock, files, display, saver)
-        status = FAILED
         try:
-            with connect(config) as cluster:
-                status = supervisor.run(cluster, resume)
-        except KeyboardInterrupt:
-            status, supervisor.reason = INTERRUPTED, "interrupted"
-        except FtppoError as error:
-            supervisor.reason = str(error)
+            status = supervisor.run(cluster, task, tokenizer, resume)
+        except BaseException as error:
+            supervisor.reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)
+            status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+            if not isinstance(error, KeyboardInterrupt | FtppoError):
+                raise  # a fault of ours: the files say that the run failed, the traceback says why
         finally:
-            summary = supervisor.summary("finished" if status == FINISHED else "failed")
+            summary = supervisor.summary("finished" if supervisor.reason is None else "failed")
             files.summary(summary)
             write_report(folder)
             display.finish(summary, folder / REPORT)
@@ -79,10 +86,9 @@ class Supervisor:
         self.iteration: Iteration | None = None
         self.standbys_started = False
 
-    def run(self, cluster: Cluster, resume: bool) -> int:
+    def run(self, cluster: Cluster, task: Task, tokenizer: Tokenizer, resume: bool) -> int:
         """The whole run on a cluster."""
-        tokenizer = build_tokenizer(self.config.task)
-        task = build_task(self.config.task, self.config.seed)
+        self._resume_chaos(resume)
         self.shop = Workshop(self.config, task, tokenizer, self.clock, self._on_phase, self._on_step)
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock)
         self.recovery = Recovery(self.config, self.pool, self.saver, self.files, self.display, self.clock)
@@ -206,8 +212,20 @@ class Supervisor:
     def _take_faults(self, phase: CallPhase) -> tuple[Fault, ...]:
         if self.state.warmup_done < self.config.train.warmup_steps or not _has_faults(phase):
             return ()
-        faults, self.chaos = self.chaos.take(self.state.iteration, phase)
+        faults, chaos = self.chaos.take(self.state.iteration, phase)
+        for index in sorted(chaos.spent - self.chaos.spent):
+            fault = self.chaos.faults[index]
+            self.files.record(INJECTED, f"{index}: {fault.kind} in {phase}", slot=fault.slot)
+        self.chaos = chaos
+        if any(fault.kind == "kill_driver" for fault in faults):
+            os.kill(os.getpid(), signal.SIGKILL)
         return faults
+
+    def _resume_chaos(self, resume: bool) -> None:
+        """A fault that the run has had before it was resumed does not come again."""
+        if resume:
+            had = [reason.partition(":")[0] for reason in self.files.reasons(INJECTED)]
+            self.chaos = dataclasses.replace(self.chaos, spent=frozenset(int(index) for index in had))
 
     def _show_iteration(self, done: Iteration) -> None:
         metrics = done.metrics()
@@ -223,6 +241,11 @@ class Supervisor:
     def _event(self, event: str, reason: str) -> None:
         self.files.record(event, reason)
         self.display.event(f"{event.replace('_', ' ')}: {reason}")
+
+
+def _interrupt(*_: object) -> None:
+    """SIGTERM is taken as Ctrl-C is: stop cleanly."""
+    raise KeyboardInterrupt
 
 
 def _has_faults(phase: CallPhase) -> TypeGuard[FaultPhase]:

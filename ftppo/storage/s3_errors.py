@@ -42,7 +42,7 @@ def typed_errors(what: str) -> Iterator[None]:
         raise PermissionDenied(f"{what}: {error}") from error
     except _TRANSIENT_TYPES as error:
         raise TransientStorageError(f"{what}: {error}") from error
-    except (BotoCoreError, ValueError) as error:
+    except BotoCoreError as error:
         raise StorageError(f"{what}: {error}") from error
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class Box:
 class Bereaved:
     """What a rank saw whose peer was lost in the middle of a call."""
 
-    error: str  # name of its type
+    error: str | None  # name of the type of what it raised
     groups_alive: int  # after release
 
 
@@ -88,12 +89,27 @@ def watched(context: Context, slot: int, fatal: int | None, *arguments: Any) -> 
     return watch.seen
 
 
-def bereaved(context: Context, slot: int, *arguments: Any) -> Bereaved | None:
-    """`call` where a peer is lost meanwhile: lets go of the groups, as an actor does. None where nothing was raised."""
-    engine = context["engine"]
+def bereaved(context: Context, slot: int, *arguments: Any) -> Bereaved:
+    """`call` where a peer is lost meanwhile; then lets go of the groups, as an actor does."""
+    error = None
     try:
         call(context, slot, *arguments)
-    except Exception as error:
-        traceback.clear_frames(error.__traceback__)
-        return Bereaved(type(error).__name__, engine.release())
-    return None
+    except Exception as raised:
+        error = type(raised).__name__
+        traceback.clear_frames(raised.__traceback__)
+    return Bereaved(error, context["engine"].release())
+
+
+def keep_a_group(context: Context, slot: int, keep: bool) -> None:
+    """Hold a reference to a group where the Engine does not know of it; or no longer."""
+    context["kept"] = context["engine"].groups.live[-1] if keep else None
+
+
+def usage(context: Context, slot: int) -> dict[str, int]:
+    """What this process holds of the system's."""
+    process = psutil.Process()
+    return {
+        "files": process.num_fds(),
+        "sockets": len(process.net_connections(kind="all")),
+        "threads": process.num_threads(),
+    }

@@ -53,7 +53,7 @@ class Mesh:
                 rank = pending[id(connection)]
                 try:
                     done, results[rank] = pickle.loads(connection.recv_bytes())  # type: ignore[union-attr]
-                except EOFError:
+                except (EOFError, ConnectionError):
                     done, results[rank] = False, "died"
                 if not done:
                     self.close()

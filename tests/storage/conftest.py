@@ -13,8 +13,10 @@ import pytest
 
 from ftppo.clock import FakeClock
 from ftppo.storage.base import ObjectStore
-from ftppo.storage.retry import Retrier, RetryPolicy
+from ftppo.storage.retry import Retrier, RetryEvent, RetryPolicy, log_event
+from ftppo.storage.retrying import RetryingStore
 from ftppo.storage.url import open_store
+from tests.storage.proxy import FaultProxy
 
 PART_BYTES = 1024
 MOTO_UPLOADS_S = datetime(2010, 11, 10, 20, 48, 33, tzinfo=UTC).timestamp()  # when, it says, every upload began
@@ -28,8 +30,18 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def retrier(clock: FakeClock) -> Retrier:
-    return Retrier(RetryPolicy(retries=3, first_s=0.5, deadline_s=30.0), clock)
+def events() -> list[RetryEvent]:
+    """What `retrier` has tried again."""
+    return []
+
+
+@pytest.fixture
+def retrier(clock: FakeClock, events: list[RetryEvent]) -> Retrier:
+    def note(event: RetryEvent) -> None:
+        events.append(event)
+        log_event(event)
+
+    return Retrier(RetryPolicy(retries=3, first_s=0.5, deadline_s=30.0), clock, on_event=note)
 
 
 @pytest.fixture(scope="session")
@@ -125,3 +137,30 @@ def store(make_store: MakeStore) -> ObjectStore:
 @pytest.fixture
 def part_bytes() -> int:
     return PART_BYTES
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def proxy(request: pytest.FixtureRequest, kind: str) -> Iterator[FaultProxy]:
+    with FaultProxy(request.getfixturevalue(f"{kind}_endpoint")) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def raw(request: pytest.FixtureRequest, kind: str, proxy: FaultProxy) -> Iterator[ObjectStore]:
+    """The store, one attempt each."""
+    bucket = request.getfixturevalue(f"{kind}_bucket")
+    url = f"{'gs' if kind == 'gcs' else kind}://{bucket}/p"
+    store = open_store(url, endpoint=proxy.url, clock=FakeClock(MOTO_UPLOADS_S + 60) if kind == "s3" else None)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def patient(raw: ObjectStore, retrier: Retrier) -> RetryingStore:
+    """The same with retries."""
+    return RetryingStore(raw, retrier)

@@ -1,0 +1,138 @@
+"""Groups come and go around models that stay: nothing leaks, and survivors of a killed rank go on with a newcomer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ftppo.checkpoint.manifest import Manifest
+from ftppo.config import Checkpoint, Config
+from ftppo.plan.topology import Layout
+from ftppo.types import Batch
+from tests.process import calls, case
+from tests.process.conftest import Observe
+from tests.process.mesh import Mesh
+from tests.process.world import BY_DATA, World
+
+REBUILDS = 20
+SIGKILLED = -9
+
+type Collectives = list[tuple[str, int]]  # name, size of the group
+
+
+def test_rebuilding_leaves_nothing_behind(mesh: Mesh) -> None:
+    sequences = case.sequences()
+    with World(mesh, case.config(Layout(dp=2, tp=2))) as world:
+        wanted, digests = world.score(sequences), world.digests()
+        assert world.each("release") == [0] * len(world.slots)
+        before = mesh.run(world.slots, calls.usage)
+        for _ in range(REBUILDS):
+            world.join()
+            assert world.score(sequences).logprobs.equal(wanted.logprobs)
+            assert world.each("release") == [0] * len(world.slots)
+        assert mesh.run(world.slots, calls.usage) == before
+        assert world.digests() == digests
+
+
+def test_release_counts_what_somebody_else_holds(mesh: Mesh) -> None:
+    with World(mesh, case.config(Layout(tp=2))) as world:
+        mesh.run([1], calls.keep_a_group, True)
+        assert world.each("release") == [0, 1]
+        mesh.run([1], calls.keep_a_group, False)
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A checkpoint taken after step 0, and what step 1 makes of it. Lists are by slot."""
+
+    config: Config
+    batch: Batch
+    manifest: Manifest
+    digests: list[str]  # at the checkpoint
+    collectives: list[Collectives]  # of step 1, the first after the groups were made
+    next_digests: list[str]
+
+    def in_step(self, slot: int, moment: str) -> int:
+        """The number of a collective of `slot` in step 1: in a forward pass, over gradients, over moved weights."""
+        names = [name for name, _ in self.collectives[slot]]
+        match moment:
+            case "forward":
+                return 1
+            case "gradients":
+                return names.index("reduce_scatter_tensor_coalesced_")
+            case _:
+                return names.index("allgather_into_tensor_coalesced_")
+
+
+@pytest.fixture(scope="module", params=[Layout(dp=2, tp=2), Layout(dp=2, pp=2)], ids=["dp2tp2", "dp2pp2"])
+def undisturbed(
+    mesh: Mesh, observe: Observe, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Undisturbed:
+    knobs = Checkpoint(url=str(tmp_path_factory.mktemp("checkpoints")))
+    config, batch = case.config(request.param, checkpoint=knobs), observe(case.ONE).batch
+    with World(mesh, config) as world:
+        mesh.run(world.slots, calls.tell_models_apart)
+        world.step(case.spec(), batch)
+        manifest, digests = world.save(1), world.digests()
+        world.each("release")
+        world.join()
+        seen = mesh.run(world.slots, calls.watched, None, *_step(world, batch))
+        return Undisturbed(config, batch, manifest, digests, seen, world.digests())
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+@pytest.mark.parametrize("moment", ["forward", "gradients"])
+def test_survivors_keep_their_state_and_a_newcomer_loads(
+    mesh: Mesh, undisturbed: Undisturbed, victim: int, moment: str
+) -> None:
+    with World(mesh, undisturbed.config) as world:
+        world.load(undisturbed.manifest)
+        seen = _kill(world, undisturbed, victim, moment)
+        assert [one.error for one in seen] == ["RuntimeError"] * 3
+        world.join()
+        mesh.run([victim], calls.call, *world.arguments("load", undisturbed.manifest))
+        assert world.digests() == undisturbed.digests
+        assert mesh.run(world.slots, calls.watched, None, *_step(world, undisturbed.batch)) == undisturbed.collectives
+        assert world.digests() == undisturbed.next_digests
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_all_load_where_some_have_moved(mesh: Mesh, undisturbed: Undisturbed, victim: int) -> None:
+    with World(mesh, undisturbed.config) as world:
+        world.load(undisturbed.manifest)
+        seen = _kill(world, undisturbed, victim, "weights")
+        assert "RuntimeError" in [one.error for one in seen]
+        world.join()
+        assert world.digests() != undisturbed.digests
+        world.load(undisturbed.manifest)
+        assert world.digests() == undisturbed.digests
+        world.step(case.spec(1), undisturbed.batch)
+        assert world.digests() == undisturbed.next_digests
+
+
+def test_a_survivor_and_a_newcomer_make_the_same_collectives(mesh: Mesh, undisturbed: Undisturbed) -> None:
+    victim, peer = 3, 1 if undisturbed.config.parallel.tp == 2 else 2
+    with World(mesh, undisturbed.config) as world:
+        assert peer in world.layout.group("dp", victim)
+        world.step(case.spec(), undisturbed.batch)  # the survivors remember an earlier step
+        _kill(world, undisturbed, victim, "forward")
+        world.join()
+        seen = mesh.run(world.slots, calls.watched, None, *_step(world, undisturbed.batch))
+        assert seen[victim] == seen[peer] == undisturbed.collectives[victim]
+
+
+def _kill(world: World, undisturbed: Undisturbed, victim: int, moment: str) -> list[calls.Bereaved]:
+    """End `victim` inside a collective of step 1; what the others saw. A fresh process has built its slot, alone."""
+    others = [slot for slot in world.slots if slot != victim]
+    arguments = _step(world, undisturbed.batch)
+    world.mesh.start([victim], calls.watched, undisturbed.in_step(victim, moment), *arguments)
+    world.mesh.start(others, calls.bereaved, *arguments)
+    seen: list[calls.Bereaved] = world.mesh.finish(others)
+    assert world.mesh.replace(victim) == SIGKILLED
+    assert [one.groups_alive for one in seen] == [0] * len(others)
+    world.mesh.run([victim], calls.build, world.config)
+    return seen
+
+
+def _step(world: World, batch: Batch) -> tuple[Any, ...]:
+    return world.arguments("ppo_step", case.spec(1), rows=batch, via=BY_DATA)
