@@ -134,6 +134,11 @@ class Algo(Section):
     kl_target: float | None = Field(None, gt=0)  # given: the coefficient adapts to keep this KL
     kl_horizon: float = Field(10000.0, gt=0)  # samples over which it adapts
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a frozen copy of the policy is kept for the KL penalty."""
+        return self.kl_coef > 0
+
 
 class Rollout(Section):
     """How answers are drawn."""
@@ -168,7 +173,7 @@ class Checkpoint(Section):
 class Snapshot(Section):
     """Copies of each slot's state in host memory."""
 
-    every_steps: int = Field(0, ge=0)  # 0: none
+    every_steps: int = Field(1, ge=0)  # 0: none
 
 
 class Recovery(Section):

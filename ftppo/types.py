@@ -1,6 +1,6 @@
 """Data that crosses a layer, one named type each. Tensors are on the CPU here; shapes are in brackets."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -113,6 +113,7 @@ class StepSpec:
     policy_lr: float
     critic_lr: float
     kl_coef: float  # used where the KL penalty is in the loss
+    version: int = 0  # of the weights after the step
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,11 @@ class DriverState:
     cursor: int = 0  # prompts taken from the task's stream
     kl_coef: float = 0.0
     warmup_done: int = 0  # supervised steps committed (counted in `step` too)
+    begun: bool = False  # whether the passage from warm-up to PPO is behind
     first_reward: float | None = None
     last_reward: float | None = None
-    extra: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """How often the weights have changed: by the steps, and by the passage from warm-up to PPO."""
+        return self.step + self.begun

@@ -31,14 +31,41 @@ def from_silence(slot: int, actor: str, waited_s: float) -> Observation:
     return Observation(slot, actor, silent_s=waited_s)
 
 
+class Watch:
+    """Tells, during a long call, whether the mesh still moves: by the beacons of the slots that owe an answer."""
+
+    def __init__(self, roster: Roster, handles: Mapping[str, Any], clock: Clock, hang_s: float) -> None:
+        self._roster, self._handles, self._clock, self._hang_s = roster, handles, clock, hang_s
+        self.interval_s = min(max(hang_s / 20, 0.1), 5.0)
+        self._moved: float | None = None  # the latest move heard of, seconds since the epoch
+
+    def anything_moves(self, slots: Sequence[int]) -> bool:
+        """Whether any of `slots` has moved within the time that may pass without; the first look starts that time."""
+        asked = [self._handles[self._roster.actor(slot)].beacon.remote() for slot in slots]
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=self.interval_s)
+        if self._moved is None:
+            self._moved = self._clock.now() - self._hang_s / 2
+        for reference in ready:
+            try:
+                beacon = ray.get(reference)
+            except ray.exceptions.RayError:
+                continue  # its own call says what happened to it
+            if beacon is not None:
+                self._moved = max(self._moved, beacon.time)
+        return self._clock.now() - self._moved < self._hang_s
+
+
 def survey(
     roster: Roster, handles: Mapping[str, Any], known: Sequence[Observation], clock: Clock, timeout_s: float
 ) -> list[Observation]:
     """Ask every slot for its beacon on the control group; one Observation a slot, with what was `known` kept."""
-    asked = {handles[name].beacon.remote(): slot for slot, name in enumerate(roster.slots)}
-    ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
     before = {seen.slot: seen for seen in known}
-    return [_merge(before.get(slot), slot, roster.actor(slot), reference, clock) for reference, slot in asked.items()]
+    asked = {handles[name].beacon.remote(): slot for slot, name in enumerate(roster.slots) if name in handles}
+    ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
+    ended = [seen for seen in known if seen.actor not in handles]
+    return ended + [
+        _merge(before.get(slot), slot, roster.actor(slot), reference, clock) for reference, slot in asked.items()
+    ]
 
 
 def _merge(known: Observation | None, slot: int, actor: str, reference: Any, clock: Clock) -> Observation:

@@ -1,35 +1,16 @@
-"""Calls to the mesh. Comes in: a method and its arguments; goes out: its result, or GenerationBroken within a deadline.
+"""How a call spreads over the mesh. Comes in: arguments; goes out: each slot's share, and one result from many.
 
 A Dispatch says what each slot gets and whose results count. MeshDispatch cuts rows over data shards;
 PassThroughDispatch gives everybody the same. `register` adds a user's own.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-import ray
 import torch
 
-from ftppo.clock import Clock
-from ftppo.config import Fault, FaultPhase
-from ftppo.driver.detect import from_error, from_silence
-from ftppo.errors import ConfigError, FtppoError
-from ftppo.plan.chaos import targets
-from ftppo.plan.faults import Observation
-from ftppo.plan.roster import Roster
+from ftppo.errors import ConfigError
 from ftppo.plan.topology import Layout
-from ftppo.worker.actor import Stamp
-
-# What a call is for: a phase that faults are configured for, a part of one after a dot, or what no fault is meant for.
-CallPhase = FaultPhase | Literal["update.other", "save.publish", "warmup", "load", "digest", "idle"]
-
-
-class GenerationBroken(FtppoError):
-    """The mesh cannot go on in this generation. `observations` are what showed it; there may be more to see."""
-
-    def __init__(self, observations: Sequence[Observation], phase: CallPhase, roster: Roster | None = None) -> None:
-        super().__init__(observations, phase, roster)
-        self.observations, self.phase, self.roster = tuple(observations), phase, roster
 
 
 class Dispatch(Protocol):
@@ -115,57 +96,7 @@ def register(name: str, dispatch: Dispatch) -> None:
     _REGISTRY[name] = dispatch
 
 
-class Mesh:
-    """The slots of one generation as one callable thing."""
-
-    def __init__(self, roster: Roster, handles: dict[str, Any], clock: Clock, deadline_s: float) -> None:
-        self.roster, self.handles, self.clock, self.deadline_s = roster, handles, clock, deadline_s
-        self.faults: Callable[[CallPhase], tuple[Fault, ...]] = lambda phase: ()
-
-    def call(
-        self,
-        method: str,
-        *shared: Any,
-        rows: Any = None,
-        via: str = "pass_through",
-        phase: CallPhase,
-        deadline_s: float | None = None,
-    ) -> Any:
-        """Run Engine.`method`(*shared, this slot's shard of `rows`) on every slot. Raises GenerationBroken."""
-        dispatch, layout = _REGISTRY[via], self.roster.layout
-        shards = [ray.put(shard) for shard in dispatch.shards(layout, rows)] if rows is not None else []
-        collectors = list(dispatch.collectors(layout))
-        faults = self.faults(phase)
-        references = {}
-        for slot, name in enumerate(self.roster.slots):
-            mine = tuple(fault for fault in faults if slot in targets(fault, layout))
-            stamp = Stamp(self.roster.generation, slot in collectors, mine)
-            arguments = (*shared, shards[dispatch.shard_of(layout, slot)]) if shards else shared
-            references[self.handles[name].call.remote(stamp, method, *arguments)] = slot
-        results = self.wait(references, phase, deadline_s or self.deadline_s)
-        return dispatch.merge([results[slot] for slot in collectors])
-
-    def wait(self, references: dict[Any, int], phase: CallPhase, deadline_s: float) -> dict[int, Any]:
-        """All results by slot. The first that fails, or the deadline, breaks the generation."""
-        results: dict[int, Any] = {}
-        pending, until = dict(references), self.clock.monotonic() + deadline_s
-        while pending:
-            left = until - self.clock.monotonic()
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(left, 0.0))
-            if not ready:
-                late = sorted(pending.values())
-                raise GenerationBroken(
-                    [from_silence(slot, self.roster.actor(slot), deadline_s) for slot in late], phase, self.roster
-                )
-            # take all that are there: one ray.get for many is cheaper than one each
-            ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0.0)
-            for reference in ready:
-                slot = pending.pop(reference)
-                try:
-                    results[slot] = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    observed = from_error(slot, self.roster.actor(slot), error)
-                    if observed is None:
-                        raise error.cause from None  # type: ignore[attr-defined]
-                    raise GenerationBroken([observed], phase, self.roster) from error
-        return results
+def dispatch_of(name: str) -> Dispatch:
+    """The Dispatch registered under `name`."""
+    assert name in _REGISTRY, f"no dispatch {name!r}; there are {', '.join(_REGISTRY)}"
+    return _REGISTRY[name]

@@ -16,7 +16,7 @@ from ftppo.algo.kl import next_coef
 from ftppo.algo.schedule import learning_rate
 from ftppo.clock import Clock
 from ftppo.config import Config
-from ftppo.driver.dispatch import CallPhase, Mesh
+from ftppo.driver.mesh import CallPhase, Mesh
 from ftppo.driver.prompts import assemble, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
 from ftppo.rng import generator
@@ -135,6 +135,7 @@ class Iteration:
                 policy_lr=learning_rate(ppo_step, train.policy_lr, last, train),
                 critic_lr=learning_rate(ppo_step, train.critic_lr, last, train),
                 kl_coef=self.state.kl_coef,
+                version=self.state.version + number + 1,
             )
             yield spec, batch.rows(rows)
 
@@ -202,7 +203,15 @@ def warmup_step(shop: Workshop, state: DriverState) -> DriverState:
     prompts = [shop.task.prompt(state.cursor + index) for index in range(config.train.warmup_batch)]
     batch = supervised_batch(prompts, shop.task, shop.tokenizer, config.rollout)
     rate = config.train.warmup_lr
-    spec = StepSpec(step=state.step, iteration=0, kind="warmup", policy_lr=rate, critic_lr=rate, kl_coef=0.0)
+    spec = StepSpec(
+        step=state.step,
+        iteration=0,
+        kind="warmup",
+        policy_lr=rate,
+        critic_lr=rate,
+        kl_coef=0.0,
+        version=state.version + 1,
+    )
     shop.on_phase("warmup", f"step {state.warmup_done + 1}/{config.train.warmup_steps}")
     result = shop.mesh.call("warmup_step", spec, rows=batch, via="mesh_first", phase="warmup")
     shop.on_step(spec, result)

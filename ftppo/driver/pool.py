@@ -5,6 +5,8 @@ An actor starts light, says where it is, and is warmed (imports, device, models)
 first, standbys behind them.
 """
 
+import dataclasses
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,7 @@ class Member:
     name: str
     handle: Any
     place: Whereabouts
+    snapshots: tuple[str, int] | None = None  # where its snapshots are found; None until it is warm
 
 
 class Pool:
@@ -37,8 +40,8 @@ class Pool:
         self.config, self.cluster, self.clock = config, cluster, clock
         self.members: dict[str, Member] = {}
         self.warm: list[str] = []
-        self._warming: dict[Any, str] = {}  # reference -> name
-        self._prepare_args = (config, cluster.kind, vocab_size, eos)
+        self._warming: dict[Any, tuple[str, Any]] = {}  # built -> name, reference to its address
+        self._prepare_args = (config, cluster.kind, vocab_size, eos, secrets.token_hex(16))
         self._group: PlacementGroup | None = None
 
     def start(self, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -62,18 +65,19 @@ class Pool:
 
     def build(self, slots: Sequence[str]) -> None:
         """Warm the actors of the slots, and build each for its own."""
-        references = []
-        for slot, name in enumerate(slots):
-            handle = self.members[name].handle
-            references += [handle.prepare.remote(*self._prepare_args), handle.build.remote(slot)]
-        self._gather(references, "was built")
+        handles = [self.members[name].handle for name in slots]
+        addresses = [handle.prepare.remote(*self._prepare_args) for handle in handles]
+        built = [handle.build.remote(slot) for slot, handle in enumerate(handles)]
+        found = self._gather([*addresses, *built], "was built")
+        for name, address in zip(slots, found, strict=False):
+            self._found_at(name, address)
 
     def warm_up(self, standbys: Sequence[str], num_slots: int) -> None:
         """Begin to warm standbys, each for the shape of some slot. Returns at once."""
         for index, name in enumerate(standbys):
             handle = self.members[name].handle
-            handle.prepare.remote(*self._prepare_args)
-            self._warming[handle.build.remote(index % num_slots)] = name
+            address = handle.prepare.remote(*self._prepare_args)
+            self._warming[handle.build.remote(index % num_slots)] = name, address
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Exception | None]]:
         """Standbys whose warming has ended since last asked, with the error of those that failed."""
@@ -82,9 +86,10 @@ class Pool:
         ready, _ = ray.wait(list(self._warming), num_returns=len(self._warming), timeout=timeout_s)
         ended: list[tuple[str, Exception | None]] = []
         for reference in ready:
-            name = self._warming.pop(reference)
+            name, address = self._warming.pop(reference)
             try:
                 ray.get(reference)
+                self._found_at(name, ray.get(address))
                 self.warm.append(name)
                 ended.append((name, None))
             except Exception as error:  # whatever ended it, this actor is of no use
@@ -112,6 +117,9 @@ class Pool:
         if self._group is not None:
             remove_placement_group(self._group)
             self._group = None
+
+    def _found_at(self, name: str, address: tuple[str, int]) -> None:
+        self.members[name] = dataclasses.replace(self.members[name], snapshots=address)
 
     def _spawn(self, index: int, bundle: dict[str, float]) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 judge -> plan -> fence survivors -> promote standbys -> new groups -> state     (a fault on the way: a new plan)
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Literal, cast, get_args
@@ -10,27 +11,40 @@ from typing import Literal, cast, get_args
 import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 
+from ftppo.checkpoint.snapshot import FROZEN
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.detect import survey
-from ftppo.driver.dispatch import GenerationBroken, Mesh
 from ftppo.driver.display import Display
-from ftppo.driver.pool import Pool
+from ftppo.driver.mesh import GenerationBroken, Mesh
+from ftppo.driver.pool import Member, Pool
 from ftppo.driver.record import RecoveryRecord, RecoverySeconds
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import Saver
-from ftppo.errors import ClusterError
+from ftppo.errors import CheckpointError, ClusterError
 from ftppo.plan.faults import ExitKind, Fault, Observation, judge
-from ftppo.plan.recovery import GiveUp, Plan, Substitute, Wait, plan_recovery
+from ftppo.plan.holders import Common, newest_common
+from ftppo.plan.recovery import GiveUp, Plan, Source, Substitute, Wait, plan_recovery
 from ftppo.plan.roster import Roster
+from ftppo.plan.topology import buddies
 from ftppo.types import DriverState
 from ftppo.worker.actor import FAULT_TIME_KEY
 from ftppo.worker.meeting import Rendezvous
 
 Phase = Literal["rollout", "score", "update", "save", "idle"]
 
-SURVEY_S = 2.0  # a living actor answers on its control group in milliseconds, unless its machine is starved
+SURVEY_S = 1.0  # a living actor answers on its control group in milliseconds, unless its machine is starved
 POLL_S = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Recovered:
+    """A generation that stands again. `state` is given where it came from storage; else work goes on at `version`."""
+
+    mesh: Mesh
+    source: Source
+    version: int
+    state: DriverState | None
 
 
 @dataclasses.dataclass
@@ -61,35 +75,42 @@ class Recovery:
         limit = self.config.recovery.groups_s
         opened = mesh.wait({handles[roster.actor(0)].open_store.remote(limit): 0}, "idle", limit)
         meet = Rendezvous(roster.generation, *opened[0])
-        references = {handles[name].join.remote(meet, limit): slot for slot, name in enumerate(roster.slots)}
+        buddy_of = buddies(roster.layout, {slot: self._member(roster, slot).place.node for slot in range(len(handles))})
+        references = {
+            handles[name].join.remote(meet, self._buddy_address(roster, buddy_of[slot], slot), limit): slot
+            for slot, name in enumerate(roster.slots)
+        }
         mesh.wait(references, "idle", limit)
         return mesh
 
-    def run(self, roster: Roster, broken: GenerationBroken, state: DriverState) -> tuple[Mesh, DriverState | None]:
-        """The next generation that stands, and the state restored from storage (None: every slot kept its own).
+    def run(self, mesh: Mesh, broken: GenerationBroken, state: DriverState) -> Recovered:
+        """The next generation that stands. `state` is where the run stood, completed steps included.
 
         Raises the plan's error where it gives up; the last checkpoint is untouched.
         """
         watch = _Stopwatch(self.clock)
         began = self._fault_time(watch.started)
         first_faults: list[Fault] = []
+        roster, phase, committed = mesh.roster, phase_of(broken), mesh.committed
         while True:
             try:
                 faults = self._judge(roster, broken)
                 first_faults = first_faults or faults
                 self._announce(faults, roster)
                 watch.lap("detect")
-                plan = self._settle(roster, faults)
+                copies = self._copies(roster, faults)
+                plan = self._settle(roster, faults, copies)
                 watch.lap("promote")
-                mesh, restored = self._carry_out(plan, roster, watch)
+                done = self._carry_out(plan, roster, copies, watch)
             except GenerationBroken as again:
-                roster, broken = self._next_attempt(roster, again), again
+                roster, broken = self._next_attempt(again), again
                 continue
             self.num_done += 1
-            step = restored.step if restored is not None else state.step
-            record = self._record(first_faults, plan, phase_of(broken), state.step - step, watch, began)
+            known = committed if committed is not None and done.source == "peer" else state.version
+            lost = max(0, known - (done.version if done.state is None else done.state.version))
+            record = self._record(first_faults, plan, done.source, phase, lost, watch, began)
             self._open.append(_Open(record, began, self.clock.monotonic(), state.step + 1))
-            return mesh, restored
+            return done
 
     def step_committed(self, num_steps: int) -> None:
         """`num_steps` optimizer steps are committed: recoveries whose interrupted step is among them are over."""
@@ -121,11 +142,28 @@ class Recovery:
             self.files.record("fault", f"{fault.kind}: {fault.reason}", slot=fault.slot)
             self.display.event(f"fault ({fault.kind}): {fault.reason}")
 
-    def _settle(self, roster: Roster, faults: Sequence[Fault]) -> Substitute:
+    def _copies(self, roster: Roster, faults: Sequence[Fault]) -> Common | None:
+        """The newest version that living actors hold of every slot."""
+        if not self.config.snapshot.every_steps:
+            return None
+        lost = {fault.slot for fault in faults}
+        asked = {
+            self._member(roster, slot).handle.holdings.remote(): name
+            for slot, name in enumerate(roster.slots)
+            if slot not in lost and name in self.pool.members
+        }
+        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=SURVEY_S)
+        held = {}
+        for reference in ready:
+            with contextlib.suppress(ray.exceptions.RayError):  # gone since: it holds nothing
+                held[asked[reference]] = ray.get(reference)
+        return newest_common(roster.slots, held, [FROZEN] if self.config.algo.needs_reference else [])
+
+    def _settle(self, roster: Roster, faults: Sequence[Fault], copies: Common | None) -> Substitute:
         """A plan that can be carried out now: waits for standbys while the plan is to wait."""
         until = self.clock.monotonic() + self.config.recovery.standby_s
         while True:
-            plan = self._plan(roster, faults)
+            plan = self._plan(roster, faults, copies)
             if isinstance(plan, Substitute):
                 return plan
             if isinstance(plan, GiveUp):
@@ -140,7 +178,7 @@ class Recovery:
                 self.display.event(f"standby {name} " + ("is warm" if error is None else f"failed: {error}"))
             roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
 
-    def _plan(self, roster: Roster, faults: Sequence[Fault]) -> Plan:
+    def _plan(self, roster: Roster, faults: Sequence[Fault], copies: Common | None) -> Plan:
         warm = [name for name in self.pool.warm if roster.stands_by(name)]
         return plan_recovery(
             roster,
@@ -149,9 +187,10 @@ class Recovery:
             when_short=self.config.recovery.when_short,
             recoveries_left=self.config.recovery.max_recoveries - self.num_done,
             has_checkpoint=self.saver.last_step is not None,
+            holders=dict.fromkeys(range(roster.layout.world), True) if copies is not None else None,
         )
 
-    def _carry_out(self, plan: Substitute, old: Roster, watch: "_Stopwatch") -> tuple[Mesh, DriverState | None]:
+    def _carry_out(self, plan: Substitute, old: Roster, copies: Common | None, watch: "_Stopwatch") -> Recovered:
         new = plan.roster
         for slot in plan.takers:
             self.pool.retire(old.actor(slot))
@@ -164,9 +203,9 @@ class Recovery:
         watch.lap("promote")
         mesh = self.form(new)
         watch.lap("groups")
-        restored = self._restore(mesh, plan)
+        done = self._restore(mesh, copies)
         watch.lap("state")
-        return mesh, restored
+        return done
 
     def _fence(self, survivors: dict[int, str], new: Roster) -> None:
         """Survivors let go of their groups; who does not in time is ended, and counts as lost."""
@@ -189,17 +228,37 @@ class Recovery:
     def _waiting(self, roster: Roster) -> Mesh:
         return Mesh(roster, {}, self.clock, self.config.recovery.hang_s)
 
-    def _restore(self, mesh: Mesh, plan: Substitute) -> DriverState:
+    def _restore(self, mesh: Mesh, copies: Common | None) -> Recovered:
+        """Every slot at one version: from memory where all have a holder, else from the last checkpoint."""
+        if copies is not None:
+            sources = {
+                slot: self.pool.members[holder].snapshots
+                for slot, holder in copies.holder.items()
+                if holder != mesh.roster.actor(slot)
+            }
+            try:
+                mesh.call("restore", copies.version, sources, phase="load")
+                return Recovered(mesh, "peer", copies.version, None)
+            except CheckpointError as error:
+                self.files.record("snapshot_unusable", str(error))
+                self.display.event(f"snapshot unusable, taking the last checkpoint: {error}")
         manifest = self.saver.latest()
         if manifest is None:
             mesh.call("reset", phase="load")
-            return DriverState(kl_coef=self.config.algo.kl_coef)
-        return self.saver.restore(mesh, manifest)
+        state = self.saver.restore(mesh, manifest) if manifest else DriverState(kl_coef=self.config.algo.kl_coef)
+        mesh.call("snapshot", state.version, phase="load")
+        return Recovered(mesh, "checkpoint" if manifest else "initial", state.version, state)
 
-    def _next_attempt(self, roster: Roster, broken: GenerationBroken) -> Roster:
+    def _next_attempt(self, broken: GenerationBroken) -> Roster:
         """A fault during the recovery: the roster to plan from, those lost meanwhile left out of the standbys."""
-        attempt = broken.roster or roster
-        return attempt.without_standby([name for name in attempt.standby if name not in self.pool.members])
+        roster = broken.roster
+        return roster.without_standby([name for name in roster.standby if name not in self.pool.members])
+
+    def _member(self, roster: Roster, slot: int) -> Member:
+        return self.pool.members[roster.actor(slot)]
+
+    def _buddy_address(self, roster: Roster, buddy: int, slot: int) -> tuple[str, int] | None:
+        return self._member(roster, buddy).snapshots if buddy != slot else None
 
     def _fault_time(self, noticed: float) -> float:
         """When the fault struck, on the monotonic clock: as the injector left word, else when it was noticed."""
@@ -210,7 +269,14 @@ class Recovery:
         return noticed - max(0.0, self.clock.now() - float(word))
 
     def _record(
-        self, faults: Sequence[Fault], plan: Substitute, phase: Phase, lost: int, watch: "_Stopwatch", began: float
+        self,
+        faults: Sequence[Fault],
+        plan: Substitute,
+        source: Source,
+        phase: Phase,
+        lost: int,
+        watch: "_Stopwatch",
+        began: float,
     ) -> RecoveryRecord:
         laps = dict(watch.laps)
         laps["detect"] = laps.get("detect", 0.0) + watch.started - began
@@ -220,7 +286,7 @@ class Recovery:
             slots=tuple(fault.slot for fault in faults),
             phase=phase,
             plan="substitute",
-            source=plan.source,
+            source=source,
             lost_steps=lost,
             seconds=RecoverySeconds(**laps),
         )

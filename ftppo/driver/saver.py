@@ -14,7 +14,7 @@ from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.checkpoint.stores import config_digest, store_of
 from ftppo.clock import Clock
 from ftppo.config import Config
-from ftppo.driver.dispatch import Mesh
+from ftppo.driver.mesh import Mesh
 from ftppo.driver.record import CheckpointRecord
 from ftppo.errors import CheckpointError, StorageError
 from ftppo.plan.retention import keep

@@ -17,9 +17,9 @@ from ftppo.checkpoint.stores import config_digest
 from ftppo.clock import Clock, SystemClock
 from ftppo.config import Config, Fault, FaultPhase
 from ftppo.driver.cluster import Cluster, connect
-from ftppo.driver.dispatch import CallPhase, GenerationBroken, Mesh
 from ftppo.driver.display import Display, Fleet, IterationView, make_display
 from ftppo.driver.iteration import Iteration, Workshop, warmup_step
+from ftppo.driver.mesh import CallPhase, GenerationBroken, Mesh
 from ftppo.driver.pool import Pool
 from ftppo.driver.record import Layout as LayoutRecord
 from ftppo.driver.record import Reward, Summary
@@ -27,6 +27,7 @@ from ftppo.driver.recovery import Recovery
 from ftppo.driver.report import write_report
 from ftppo.driver.runfiles import REPORT, RunFiles
 from ftppo.driver.saver import Saver
+from ftppo.driver.trail import Trail
 from ftppo.errors import CheckpointError, ConfigError, FtppoError, StorageError
 from ftppo.plan.chaos import ChaosSchedule
 from ftppo.plan.retention import due
@@ -84,6 +85,7 @@ class Supervisor:
         self.digest: str | None = None
         self.reason: str | None = None
         self.iteration: Iteration | None = None
+        self.trail = Trail()
         self.standbys_started = False
 
     def run(self, cluster: Cluster, task: Task, tokenizer: Tokenizer, resume: bool) -> int:
@@ -129,6 +131,8 @@ class Supervisor:
         if manifest is not None:
             self.state = self.saver.restore(self.mesh, manifest)
             self._event("resumed", f"from the checkpoint of step {manifest.step}, iteration {manifest.iteration}")
+        self.mesh.call("snapshot", self.state.version, phase="load")
+        self._move_to(self.state)
 
     def _enter(self, mesh: Mesh) -> None:
         """A generation stands: work goes on in it."""
@@ -145,29 +149,40 @@ class Supervisor:
             self._recover(broken)
 
     def _recover(self, broken: GenerationBroken) -> None:
-        mesh, restored = self.recovery.run(self.mesh.roster, broken, self._committed())
-        if restored is not None:
-            self.state, self.iteration = restored, None
-        self._enter(mesh)
+        done = self.recovery.run(self.mesh, broken, self._completed())
+        if done.state is not None:
+            self.state, self.iteration = done.state, None
+        else:
+            self.state, self.iteration = self.trail.back_to(done.version)
+        self._enter(done.mesh)
 
     def _advance(self) -> None:
         """The next piece of work: a warm-up step, or an iteration and the save that is due after it."""
         warmup_steps = self.config.train.warmup_steps
         if self.state.warmup_done < warmup_steps:
-            self.state = warmup_step(self.shop, self.state)
-            if self.state.warmup_done == warmup_steps:
-                self._begin_ppo()
+            self._move_to(warmup_step(self.shop, self.state))
+            return
+        if warmup_steps and not self.state.begun:
+            self._begin_ppo()
             return
         if self.iteration is None:
             self.iteration = Iteration(self.shop, self.state)
-        after = self.iteration.run()
-        self.state, done, self.iteration = after, self.iteration, None
+            self.trail.mark(self.state.version, self.state, self.iteration)
+        done = self.iteration
+        self._move_to(done.run())
         self._show_iteration(done)
         if due(self.state.iteration, self.config.checkpoint.every_iterations, self.config.train.iterations):
             self._save(last=self.state.iteration == self.config.train.iterations)
 
+    def _move_to(self, state: DriverState) -> None:
+        """A piece of work is done: the run stands at `state`."""
+        self.state, self.iteration = state, None
+        self.trail.mark(state.version, state, None)
+
     def _begin_ppo(self) -> None:
-        self.mesh.call("begin_ppo", phase="warmup")
+        begun = dataclasses.replace(self.state, begun=True)
+        self.mesh.call("begin_ppo", begun.version, phase="warmup")
+        self._move_to(begun)
         if self.config.checkpoint.every_iterations:
             self._save(last=False)
 
@@ -196,6 +211,8 @@ class Supervisor:
     def _on_step(self, spec: StepSpec, result: StepResult) -> None:
         self.files.at(iteration=spec.iteration, step=spec.step + 1)
         self.files.step(spec, result)
+        if self.iteration is not None:
+            self.trail.mark(spec.version, self.state, self.iteration)
         self.recovery.step_committed(spec.step + 1)
         if not self.standbys_started:
             self.standbys_started = True
@@ -204,8 +221,8 @@ class Supervisor:
             self._event("standby_ready" if error is None else "standby_failed", name + (f": {error}" if error else ""))
             self._show_fleet()
 
-    def _committed(self) -> DriverState:
-        """Where the run stands, the steps of an unfinished iteration included."""
+    def _completed(self) -> DriverState:
+        """Where the run stands, the completed steps of an unfinished iteration included."""
         done = len(self.iteration.results) if self.iteration is not None else 0
         return dataclasses.replace(self.state, step=self.state.step + done)
 

@@ -60,14 +60,27 @@ class TrainActor:
         """How far the working thread has come; None before `prepare`."""
         return self.engine.progress.read() if self.engine is not None else None
 
-    def prepare(self, config: Config, kind: Literal["cpu", "cuda"], vocab_size: int, eos: int) -> None:
-        """Import everything and take the device: all that can be done before a slot is known."""
+    def prepare(
+        self, config: Config, kind: Literal["cpu", "cuda"], vocab_size: int, eos: int, token: str
+    ) -> tuple[str, int]:
+        """Import everything and take the device: all that can be done before a slot is known.
+
+        Returns the address at which other actors find this one's snapshots; `token` lets the run's own in.
+        """
         from ftppo.worker.device import make_device, set_nccl_environment
         from ftppo.worker.engine import Engine
+        from ftppo.worker.memory import Memory
 
         send_tensors_as_arrays()
         set_nccl_environment()
-        self.engine = Engine(config, make_device(config, kind), vocab_size, eos)
+        memory = Memory(token, ray.util.get_node_ip_address(), config.recovery.fence_s)
+        self.engine = Engine(config, make_device(config, kind), vocab_size, eos, memory)
+        return memory.address
+
+    @ray.method(concurrency_group="control")
+    def holdings(self) -> list[tuple[int, int]]:
+        """The snapshots held here: (slot, version)."""
+        return [(tag.slot, tag.version) for tag in self.engine.memory.holdings.tags()]
 
     def build(self, slot: int) -> None:
         """Make the models of `slot`, alone."""
@@ -78,13 +91,13 @@ class TrainActor:
         """Host the meeting place of a generation: address and port."""
         return ray.util.get_node_ip_address(), self.engine.groups.open_store(timeout_s)
 
-    def join(self, meet: Rendezvous, timeout_s: float) -> None:
+    def join(self, meet: Rendezvous, buddy: tuple[str, int] | None, timeout_s: float) -> None:
         """Enter a generation, once."""
         if meet.generation <= self.generation:
             raise StaleGeneration(meet.generation, self.generation)
         self.generation = meet.generation
         try:
-            self.engine.join(meet, timeout_s)
+            self.engine.join(meet, buddy, timeout_s)
         except Exception as error:
             raise self._let_go(error) from None
 
@@ -92,7 +105,7 @@ class TrainActor:
         """Let go of the generation. Returns how many of its groups stay alive."""
         return int(self.engine.release())
 
-    def call(self, stamp: Stamp, method: str, *args: Any) -> Any:
+    def call(self, stamp: Stamp, method: str, *args: Any) -> tuple[Any, int | None]:
         """Run a method of the Engine in `stamp`'s generation. An error lets go of the groups, so that peers wake."""
         if stamp.generation != self.generation:
             raise StaleGeneration(stamp.generation, self.generation)
@@ -106,7 +119,7 @@ class TrainActor:
             raise self._let_go(error) from None
         finally:
             self.engine.progress.on_move = _nothing
-        return result if stamp.wanted else None
+        return result if stamp.wanted else None, self.engine.memory.delivered
 
     def _let_go(self, error: Exception) -> FtppoError:
         """Wake the peers, and say what happened in a form that crosses processes."""

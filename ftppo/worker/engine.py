@@ -5,17 +5,20 @@ Knows nothing of Ray. A rank builds alone (`build`), then joins a generation (`j
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ftppo.checkpoint.catalog import Catalog
+from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.checkpoint.pieces import Piece
 from ftppo.checkpoint.publish import publish
 from ftppo.checkpoint.shards import read_shards, write_shards
+from ftppo.checkpoint.snapshot import Flat
 from ftppo.checkpoint.stores import make_retrier, store_of
 from ftppo.config import Config
 from ftppo.plan.topology import Layout
@@ -26,6 +29,7 @@ from ftppo.worker.beacon import Progress
 from ftppo.worker.device import Device
 from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
+from ftppo.worker.memory import Memory
 from ftppo.worker.model import Learner, build_learner, build_model, forget_first_use_answers
 from ftppo.worker.rollout import generate
 from ftppo.worker.state import Part, copy_weights, digest, initialize, model_parts, optimizer_parts, step_counters
@@ -34,7 +38,7 @@ from ftppo.worker.state import Part, copy_weights, digest, initialize, model_par
 class Engine:
     """One rank's whole training state. Not thread-safe but for `progress`."""
 
-    def __init__(self, config: Config, device: Device, vocab_size: int, eos: int) -> None:
+    def __init__(self, config: Config, device: Device, vocab_size: int, eos: int, memory: Memory) -> None:
         self.config, self.device, self.vocab_size, self.eos = config, device, vocab_size, eos
         self.layout = Layout(**{axis: getattr(config.parallel, axis) for axis in ("dp", "tp", "pp", "cp")})
         self.seq = config.rollout.max_prompt + config.rollout.max_response
@@ -43,6 +47,7 @@ class Engine:
         self.slot = -1
         self.models: dict[str, Any] = {}  # "policy", "critic": Learner; "reference": GPTModel where one is needed
         self.parts: list[Part] = []
+        self.memory = memory
         device.prepare(config.cluster.threads_per_actor)
 
     def build(self, slot: int) -> None:
@@ -56,18 +61,20 @@ class Engine:
             "policy": build_learner("policy", policy, self.config, self.device),
             "critic": build_learner("critic", critic, self.config, self.device),
         }
-        if needs_reference(self.config):
+        if self.config.algo.needs_reference:
             self.models["reference"] = self._new_model("reference").requires_grad_(False)
         self.parts = self._collect_parts()
         self._reload_main_weights()
+        self.memory.attach(slot, *self._flats())
         self.release()
 
-    def join(self, meet: Rendezvous, timeout_s: float) -> None:
-        """Enter the world of a generation with the models as they are."""
+    def join(self, meet: Rendezvous, buddy: Address | None, timeout_s: float) -> None:
+        """Enter the world of a generation with the models as they are; `buddy` is who keeps this rank's copies."""
         self.groups.create(self.layout, self.slot, meet, self.device.backend, timeout_s, self.models)
         self.progress.generation, self.progress.slot = meet.generation, self.slot
         for learner in (self.policy, self.critic):
             forget_first_use_answers(learner)
+        self.memory.join(meet.generation, buddy if self.config.snapshot.every_steps else None)
 
     def release(self) -> int:
         """Let go of the world, whatever its state. Returns how many of its groups stay alive: 0 unless some leak."""
@@ -118,14 +125,17 @@ class Engine:
         sums = update.supervised_gradients(self.policy, batch, self._micro(batch), self.progress.tick)
         norm = self._prepare(self.policy)
         moved = self._move((self.policy, norm, spec.policy_lr))
+        if moved:
+            self._snapshot_if_due(spec.version)
         return _result(sums, torch.zeros(2), batch.num_tokens, norm, 0.0, skipped=not moved)
 
-    def begin_ppo(self) -> None:
+    def begin_ppo(self, version: int) -> None:
         """Between warm-up and PPO: the reference freezes, the critic takes the policy's trunk, optimizers restart."""
         copy_weights(self.policy.module, self.critic.module)
         if "reference" in self.models:
             copy_weights(self.policy.module, self.models["reference"])
         self._restart_optimizers()
+        self.snapshot(version)
 
     def ppo_step(self, spec: StepSpec, batch: Batch) -> StepResult:
         """One step of policy and critic on this rank's DP chunk. If a gradient is not finite, nobody moves."""
@@ -137,7 +147,22 @@ class Engine:
         value_sums = update.value_gradients(self.critic, batch, micro, self.config, self.progress.tick)
         policy_norm, critic_norm = self._prepare(self.policy), self._prepare(self.critic)
         moved = self._move((self.policy, policy_norm, spec.policy_lr), (self.critic, critic_norm, spec.critic_lr))
+        if moved:
+            self._snapshot_if_due(spec.version)
         return _result(policy_sums, value_sums, batch.num_tokens, policy_norm, critic_norm, skipped=not moved)
+
+    def snapshot(self, version: int) -> None:
+        """Copy the whole state, frozen weights included, as it is between steps."""
+        if self.config.snapshot.every_steps:
+            self.memory.freeze()
+            self.memory.take(version)
+
+    def restore(self, version: int, sources: Mapping[int, Address]) -> None:
+        """Go back to `version`: from this rank's own copy, or where `sources` names its slot from that actor's."""
+        self.progress.enter("load")
+        self.memory.restore(version, sources.get(self.slot))
+        self.snapshot(version)  # who lost its buddy has a new one
+        self.progress.enter("idle")
 
     def save(self, prefix: str) -> ShardRecord:
         """Write this rank's part of the state into the attempt's folder. Raises StorageError."""
@@ -186,6 +211,17 @@ class Engine:
     def digest(self) -> str:
         """SHA-256 over what this rank writes of policy, critic and optimizers."""
         return digest(part for part in self.parts if not part.piece.key.startswith("reference."))
+
+    def _snapshot_if_due(self, version: int) -> None:
+        every = self.config.snapshot.every_steps
+        if every and version % every == 0:
+            self.memory.take(version)
+
+    def _flats(self) -> tuple[Flat, Flat]:
+        """All that steps change, and all that they do not."""
+        frozen = [part.piece.tensor for part in self.parts if part.piece.key.startswith("reference.")]
+        moving = [part.piece.tensor for part in self.parts if not part.piece.key.startswith("reference.")]
+        return Flat([*moving, *step_counters(self.policy), *step_counters(self.critic)]), Flat(frozen)
 
     def _store(self) -> ObjectStore:
         return store_of(self.config.checkpoint)
@@ -243,11 +279,6 @@ class Engine:
     def _reload_main_weights(self) -> None:
         for learner in (self.policy, self.critic):
             learner.optimizer.reload_model_params()
-
-
-def needs_reference(config: Config) -> bool:
-    """Whether a frozen copy of the policy is kept for the KL penalty."""
-    return config.algo.kl_coef > 0
 
 
 def _result(

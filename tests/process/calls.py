@@ -9,10 +9,12 @@ import psutil
 import torch
 from torch import Tensor
 
+from ftppo.checkpoint.exchange import Address
 from ftppo.config import Config
 from ftppo.worker.device import Device
 from ftppo.worker.engine import Engine
 from ftppo.worker.meeting import Rendezvous
+from ftppo.worker.memory import Memory
 from tests.process.collectives import Watch
 
 TIMEOUT_S = 30.0
@@ -40,21 +42,32 @@ class Bereaved:
     groups_alive: int  # after release
 
 
-def build(context: Context, slot: int, config: Config) -> None:
-    """A new Engine, alone."""
-    context["engine"] = Engine(config, Device("cpu", torch.float32), VOCAB, EOS)
+def build(context: Context, slot: int, config: Config) -> Address:
+    """A new Engine, alone; returns where its snapshots are found."""
+    memory = Memory("token", "127.0.0.1", TIMEOUT_S)
+    context["engine"] = Engine(config, Device("cpu", torch.float32), VOCAB, EOS, memory)
     context["engine"].build(slot)
+    return memory.address
 
 
 def open_store(context: Context, slot: int) -> int:
     return int(context["engine"].groups.open_store(TIMEOUT_S))
 
 
-def join(context: Context, slot: int, meet: Rendezvous) -> None:
-    context["engine"].join(meet, TIMEOUT_S)
+def join(context: Context, slot: int, meet: Rendezvous, buddies: list[Address]) -> None:
+    context["engine"].join(meet, buddies[slot], TIMEOUT_S)
 
 
-def call(context: Context, slot: int, method: str, shared: Sequence[Any], shards: Sequence[Any], which: list[int]) -> Any:
+def settle(context: Context, slot: int) -> int | None:
+    """Wait for snapshots on their way; the newest version that the buddy holds."""
+    context["engine"].memory.settle()
+    delivered: int | None = context["engine"].memory.delivered
+    return delivered
+
+
+def call(
+    context: Context, slot: int, method: str, shared: Sequence[Any], shards: Sequence[Any], which: list[int]
+) -> Any:
     """Engine.`method`, with this slot's shard of the rows where there are any."""
     rows = [shards[which[slot]]] if shards else []
     return getattr(context["engine"], method)(*shared, *rows)
@@ -69,7 +82,7 @@ def boxes(context: Context, slot: int) -> list[Box]:
 
 
 def tell_models_apart(context: Context, slot: int) -> None:
-    """Give the critic a head that is not zero and the reference other weights than the policy, alike in every layout."""
+    """Give the critic a head that is not zero, the reference other weights than the policy: alike in every layout."""
     for part in context["engine"].parts:
         if part.piece.key == "critic.output_layer.weight":
             part.piece.tensor.copy_(torch.linspace(-0.3, 0.3, part.piece.tensor.numel()).view_as(part.piece.tensor))
@@ -83,7 +96,7 @@ def with_config(context: Context, slot: int, config: Config) -> None:
 
 
 def watched(context: Context, slot: int, fatal: int | None, *arguments: Any) -> list[tuple[str, int]]:
-    """The collectives that `call` makes: (name, size of the group). The process ends inside the one numbered `fatal`."""
+    """The collectives of `call`: (name, size of the group). The process ends inside the one numbered `fatal`."""
     with Watch(fatal) as watch:
         call(context, slot, *arguments)
     return watch.seen

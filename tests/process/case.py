@@ -29,7 +29,7 @@ LAYOUTS = {
 
 
 def config(layout: Layout, **sections: Any) -> Config:
-    """Two layers with grouped queries; every term of the losses at work; several micro-batches. `sections` go on top."""
+    """Grouped queries, several micro-batches, every term of the losses at work. `sections` replace whole sections."""
     sizes = {axis: getattr(layout, axis) for axis in ("dp", "tp", "pp", "cp")}
     # adam_eps is far above the rounding of gradients: Adam would turn the sign of mere rounding into a whole step.
     base = Config(
@@ -61,7 +61,7 @@ def sequences() -> Sequences:
 
 
 def batch(scores: Scores, algo: Algo) -> Batch:
-    """What an update gets whose policy and critic have moved since they scored `scores`: so far that every clip bites."""
+    """What an update gets whose models have moved since they scored `scores`, so far that every clip bites."""
     given, draw = sequences(), generator("batch")
 
     def moved(field: Tensor, by: float) -> Tensor:
@@ -72,7 +72,9 @@ def batch(scores: Scores, algo: Algo) -> Batch:
 
 
 def spec(step: int = 0) -> StepSpec:
-    return StepSpec(step=step, iteration=0, kind="ppo", policy_lr=1e-3, critic_lr=1e-3, kl_coef=KL_COEF)
+    return StepSpec(
+        step=step, iteration=0, kind="ppo", policy_lr=1e-3, critic_lr=1e-3, kl_coef=KL_COEF, version=step + 1
+    )
 
 
 def difference(found: Tensor, wanted: Tensor) -> float:

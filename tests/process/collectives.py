@@ -1,8 +1,7 @@
-"""Watches the collectives of a process at torch's dispatcher, where all of them pass, however they are spelled above."""
+"""Watches the collectives of a process at torch's dispatcher, where all pass, however they are spelled above."""
 
 import os
 import signal
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch

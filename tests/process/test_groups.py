@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 
 from ftppo.checkpoint.manifest import Manifest
-from ftppo.config import Checkpoint, Config
-from ftppo.plan.topology import Layout
+from ftppo.config import Checkpoint, Config, Snapshot
+from ftppo.plan.topology import Layout, buddies
 from ftppo.types import Batch
 from tests.process import calls, case
-from tests.process.conftest import Observe
 from tests.process.mesh import Mesh
+from tests.process.outcome import Observe
 from tests.process.world import BY_DATA, World
 
 REBUILDS = 20
@@ -110,6 +111,24 @@ def test_all_load_where_some_have_moved(mesh: Mesh, undisturbed: Undisturbed, vi
         assert world.digests() == undisturbed.next_digests
 
 
+@pytest.mark.parametrize(("victim", "moment"), [(0, "forward"), (3, "weights")])
+def test_state_comes_back_from_memory(mesh: Mesh, undisturbed: Undisturbed, victim: int, moment: str) -> None:
+    config = undisturbed.config.model_copy(update={"snapshot": Snapshot(every_steps=1)})
+    with World(mesh, config) as world:
+        world.load(undisturbed.manifest)
+        world.each("snapshot", 1)
+        assert mesh.run(world.slots, calls.settle) == [1] * len(world.slots)
+        wanted = world.score(case.sequences())
+        _kill(world, undisturbed, victim, moment)
+        world.join()
+        world.each("restore", 1, {victim: world.addresses[buddies(world.layout)[victim]]})
+        found = world.score(case.sequences())
+        assert all(torch.equal(getattr(found, name), tensor) for name, tensor in vars(wanted).items())
+        world.step(case.spec(1), undisturbed.batch)
+        assert world.digests() == undisturbed.next_digests
+        assert mesh.run(world.slots, calls.settle) == [2] * len(world.slots)
+
+
 def test_a_survivor_and_a_newcomer_make_the_same_collectives(mesh: Mesh, undisturbed: Undisturbed) -> None:
     victim, peer = 3, 1 if undisturbed.config.parallel.tp == 2 else 2
     with World(mesh, undisturbed.config) as world:
@@ -128,9 +147,8 @@ def _kill(world: World, undisturbed: Undisturbed, victim: int, moment: str) -> l
     world.mesh.start([victim], calls.watched, undisturbed.in_step(victim, moment), *arguments)
     world.mesh.start(others, calls.bereaved, *arguments)
     seen: list[calls.Bereaved] = world.mesh.finish(others)
-    assert world.mesh.replace(victim) == SIGKILLED
     assert [one.groups_alive for one in seen] == [0] * len(others)
-    world.mesh.run([victim], calls.build, world.config)
+    assert world.replace(victim) == SIGKILLED
     return seen
 
 

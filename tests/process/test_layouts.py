@@ -9,8 +9,8 @@ from ftppo.plan.topology import Layout
 from ftppo.types import StepResult
 from tests.process import case
 from tests.process.case import LAYOUTS, ONE, difference
-from tests.process.conftest import Observe, Outcome, run_case
 from tests.process.mesh import Mesh
+from tests.process.outcome import Observe, Outcome, run_case
 
 TOLERANCE = 1e-4  # float32, relative to the largest magnitude of a tensor
 

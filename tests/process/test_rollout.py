@@ -1,4 +1,4 @@
-"""Samples are the same in every layout and for every neighbour, and their log-probabilities are those that training sees."""
+"""Samples are the same in every layout, whatever their neighbours, with the log-probabilities that training sees."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -12,8 +12,8 @@ from ftppo.plan.topology import Layout
 from ftppo.types import RolloutResult
 from tests.process import calls, case
 from tests.process.case import LAYOUTS, ONE
-from tests.process.conftest import Observe
 from tests.process.mesh import Mesh
+from tests.process.outcome import Observe
 from tests.process.world import World
 
 type Sample = Callable[..., RolloutResult]

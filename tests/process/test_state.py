@@ -14,8 +14,8 @@ from ftppo.types import Scores, StepResult
 from tests.process import calls, case
 from tests.process.calls import Box
 from tests.process.case import LAYOUTS, ONE, difference
-from tests.process.conftest import Observe
 from tests.process.mesh import Mesh
+from tests.process.outcome import Observe
 from tests.process.world import World, whole
 
 SAVED = Layout(dp=2, tp=2)

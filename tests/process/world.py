@@ -6,10 +6,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.config import Config
 from ftppo.driver.dispatch import MeshDispatch, PassThroughDispatch
-from ftppo.plan.topology import Layout
+from ftppo.plan.topology import Layout, buddies
 from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
 from ftppo.worker.meeting import Rendezvous
 from tests.process import calls
@@ -26,7 +27,7 @@ class World:
         self.layout = layout_of(config)
         self.slots = range(self.layout.world)
         self.generation = 0
-        mesh.run(self.slots, calls.build, config)
+        self.addresses: list[Address] = mesh.run(self.slots, calls.build, config)
         self.join()
 
     def __enter__(self) -> Self:
@@ -42,7 +43,14 @@ class World:
         """All slots enter the next generation."""
         self.generation += 1
         [port] = self.mesh.run([0], calls.open_store)
-        self.mesh.run(self.slots, calls.join, Rendezvous(self.generation, "127.0.0.1", port))
+        holders = [self.addresses[holder] for _, holder in sorted(buddies(self.layout).items())]
+        self.mesh.run(self.slots, calls.join, Rendezvous(self.generation, "127.0.0.1", port), holders)
+
+    def replace(self, slot: int) -> int:
+        """A fresh process where one has died; it builds the slot, alone. Returns the exit code of the old one."""
+        code = self.mesh.replace(slot)
+        [self.addresses[slot]] = self.mesh.run([slot], calls.build, self.config)
+        return code
 
     def arguments(self, method: str, *shared: Any, rows: Any = None, via: Any = TO_ALL) -> tuple[Any, ...]:
         """What `calls.call` needs to run Engine.`method`."""

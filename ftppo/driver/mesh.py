@@ -1,0 +1,103 @@
+"""The slots of one generation as one callable thing. Comes in: a method and its arguments; goes out: its result.
+
+Every wait ends: a call whose rank fails, or in which nothing moves for the configured time, raises GenerationBroken.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import ray
+
+from ftppo.clock import Clock
+from ftppo.config import Fault, FaultPhase
+from ftppo.driver.detect import Watch, from_error, from_silence
+from ftppo.driver.dispatch import dispatch_of
+from ftppo.errors import FtppoError
+from ftppo.plan.chaos import targets
+from ftppo.plan.faults import Observation
+from ftppo.plan.roster import Roster
+from ftppo.worker.actor import Stamp
+
+# What a call is for: a phase that faults are configured for, a part of one after a dot, or what no fault is meant for.
+CallPhase = FaultPhase | Literal["update.other", "save.publish", "warmup", "load", "digest", "idle"]
+
+
+class GenerationBroken(FtppoError):
+    """The mesh cannot go on in this generation. `observations` are what showed it; there may be more to see."""
+
+    def __init__(self, observations: Sequence[Observation], phase: CallPhase, roster: Roster) -> None:
+        super().__init__(observations, phase, roster)
+        self.observations, self.phase, self.roster = tuple(observations), phase, roster
+
+
+class Mesh:
+    """`handles` are the actors by name. `delivered` is, by slot, the newest version that its buddy is known to hold."""
+
+    def __init__(self, roster: Roster, handles: Mapping[str, Any], clock: Clock, hang_s: float) -> None:
+        self.roster, self.handles, self.clock, self.hang_s = roster, handles, clock, hang_s
+        self.faults: Callable[[CallPhase], tuple[Fault, ...]] = lambda phase: ()
+        self.delivered: dict[int, int] = {}
+
+    @property
+    def committed(self) -> int | None:
+        """The newest version that every slot's buddy is known to hold; None where there is none."""
+        return min(self.delivered.values()) if len(self.delivered) == self.roster.layout.world else None
+
+    def call(
+        self,
+        method: str,
+        *shared: Any,
+        rows: Any = None,
+        via: str = "pass_through",
+        phase: CallPhase,
+        deadline_s: float | None = None,
+    ) -> Any:
+        """Run Engine.`method`(*shared, this slot's share of `rows`) on every slot. Raises GenerationBroken.
+
+        With `deadline_s` it must end by then; without, it must keep moving.
+        """
+        dispatch, layout = dispatch_of(via), self.roster.layout
+        shards = [ray.put(shard) for shard in dispatch.shards(layout, rows)] if rows is not None else []
+        collectors = list(dispatch.collectors(layout))
+        faults = self.faults(phase)
+        references = {}
+        for slot, name in enumerate(self.roster.slots):
+            mine = tuple(fault for fault in faults if slot in targets(fault, layout))
+            stamp = Stamp(self.roster.generation, slot in collectors, mine)
+            arguments = (*shared, shards[dispatch.shard_of(layout, slot)]) if shards else shared
+            references[self.handles[name].call.remote(stamp, method, *arguments)] = slot
+        replies = self.wait(references, phase, deadline_s)
+        self.delivered |= {slot: version for slot, (_, version) in replies.items() if version is not None}
+        return dispatch.merge([replies[slot][0] for slot in collectors])
+
+    def wait(self, references: Mapping[Any, int], phase: CallPhase, deadline_s: float | None) -> dict[int, Any]:
+        """All results by slot. The first that fails breaks the generation, and so does silence."""
+        results: dict[int, Any] = {}
+        pending, until = dict(references), self.clock.monotonic() + (deadline_s or self.hang_s / 2)
+        watch = Watch(self.roster, self.handles, self.clock, self.hang_s)
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(until - self.clock.monotonic(), 0.0))
+            if ready:
+                # take all that are there: asking for many at once is cheaper
+                ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0.0)
+                for reference in ready:
+                    slot = pending.pop(reference)
+                    results[slot] = self._result(reference, slot, phase)
+                continue
+            # Half of the time that may pass without a move has passed: from here on the beacons are watched.
+            if deadline_s is None and watch.anything_moves(sorted(pending.values())):
+                until = self.clock.monotonic() + watch.interval_s
+                continue
+            waited_s = deadline_s or self.hang_s
+            silent = [from_silence(slot, self.roster.actor(slot), waited_s) for slot in sorted(pending.values())]
+            raise GenerationBroken(silent, phase, self.roster)
+        return results
+
+    def _result(self, reference: Any, slot: int, phase: CallPhase) -> Any:
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayError as error:
+            observed = from_error(slot, self.roster.actor(slot), error)
+            if observed is None:
+                raise error.cause from None  # type: ignore[attr-defined]
+            raise GenerationBroken([observed], phase, self.roster) from error
