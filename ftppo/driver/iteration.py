@@ -145,8 +145,11 @@ class Iteration:
         phase: CallPhase = "update" if number == self.shop.num_steps // 2 else "update.other"
         self.shop.on_phase("update", f"step {number + 1}/{self.shop.num_steps}")
         result = self._mesh.call("ppo_step", spec, rows=mini_batch, via="mesh_first", phase=phase)
+        if result.skipped:  # once more: what a machine got wrong comes right, what is in the data does not
+            result = self._mesh.call("ppo_step", spec, rows=mini_batch, via="mesh_first", phase="update.other")
         self.results.append(result)
         self.shop.on_step(spec, result)
+        self._mesh.check_leaving()
 
     def _after(self) -> DriverState:
         algo, state = self.shop.config.algo, self.state

@@ -21,6 +21,8 @@ from ftppo.worker.actor import Stamp
 # What a call is for: a phase that faults are configured for, a part of one after a dot, or what no fault is meant for.
 CallPhase = FaultPhase | Literal["update.other", "save.publish", "warmup", "load", "digest", "idle"]
 
+CAUSE_S = 0.5  # the cause of a broken collective is heard of within this time of its first victim, or by the survey
+
 
 class GenerationBroken(FtppoError):
     """The mesh cannot go on in this generation. `observations` are what showed it; there may be more to see."""
@@ -37,6 +39,7 @@ class Mesh:
         self.roster, self.handles, self.clock, self.hang_s = roster, handles, clock, hang_s
         self.faults: Callable[[CallPhase], tuple[Fault, ...]] = lambda phase: ()
         self.delivered: dict[int, int] = {}
+        self.leaving: set[int] = set()
 
     @property
     def committed(self) -> int | None:
@@ -67,37 +70,63 @@ class Mesh:
             arguments = (*shared, shards[dispatch.shard_of(layout, slot)]) if shards else shared
             references[self.handles[name].call.remote(stamp, method, *arguments)] = slot
         replies = self.wait(references, phase, deadline_s)
-        self.delivered |= {slot: version for slot, (_, version) in replies.items() if version is not None}
-        return dispatch.merge([replies[slot][0] for slot in collectors])
+        self.delivered |= {slot: reply.delivered for slot, reply in replies.items() if reply.delivered is not None}
+        self.leaving = {slot for slot, reply in replies.items() if reply.leaving}
+        return dispatch.merge([replies[slot].result for slot in collectors])
+
+    def check_leaving(self) -> None:
+        """At a step boundary: break the generation, in good order, if a slot was told to go."""
+        if self.leaving:
+            self.call("settle", phase="idle")
+            actors = {slot: self.roster.actor(slot) for slot in sorted(self.leaving)}
+            told = [Observation(slot, actor, process_dead=False, leaving=True) for slot, actor in actors.items()]
+            raise GenerationBroken(told, "idle", self.roster)
 
     def wait(self, references: Mapping[Any, int], phase: CallPhase, deadline_s: float | None) -> dict[int, Any]:
         """All results by slot. The first that fails breaks the generation, and so does silence."""
         results: dict[int, Any] = {}
-        pending, until = dict(references), self.clock.monotonic() + (deadline_s or self.hang_s / 2)
+        started = self.clock.monotonic()
+        pending, until = dict(references), started + (deadline_s or self.hang_s / 2)
         watch = Watch(self.roster, self.handles, self.clock, self.hang_s)
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(until - self.clock.monotonic(), 0.0))
             if ready:
                 # take all that are there: asking for many at once is cheaper
                 ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0.0)
-                for reference in ready:
-                    slot = pending.pop(reference)
-                    results[slot] = self._result(reference, slot, phase)
+                answers = {pending[reference]: self._answer(reference, pending.pop(reference)) for reference in ready}
+                failed = [answer for answer in answers.values() if isinstance(answer, Observation)]
+                if failed:
+                    raise GenerationBroken(failed + self._causes(failed, pending), phase, self.roster)
+                results |= answers
                 continue
             # Half of the time that may pass without a move has passed: from here on the beacons are watched.
             if deadline_s is None and watch.anything_moves(sorted(pending.values())):
                 until = self.clock.monotonic() + watch.interval_s
                 continue
-            waited_s = deadline_s or self.hang_s
+            waited_s = self.clock.monotonic() - started
             silent = [from_silence(slot, self.roster.actor(slot), waited_s) for slot in sorted(pending.values())]
             raise GenerationBroken(silent, phase, self.roster)
         return results
 
-    def _result(self, reference: Any, slot: int, phase: CallPhase) -> Any:
+    def _causes(self, failed: Sequence[Observation], pending: Mapping[Any, int]) -> list[Observation]:
+        """Where only victims have answered so far: what the others have to say, until one of them names a cause."""
+        found: list[Observation] = []
+        until = self.clock.monotonic() + CAUSE_S
+        left = dict(pending)
+        while left and all(one.peer_lost for one in (*failed, *found)):
+            ready, _ = ray.wait(list(left), num_returns=1, timeout=max(until - self.clock.monotonic(), 0.0))
+            if not ready:
+                break
+            answer = self._answer(ready[0], left.pop(ready[0]))
+            found += [answer] if isinstance(answer, Observation) else []
+        return found
+
+    def _answer(self, reference: Any, slot: int) -> Any:
+        """A call's result, or the Observation that its failure is. Raises what concerns no rank (storage)."""
         try:
             return ray.get(reference)
         except ray.exceptions.RayError as error:
             observed = from_error(slot, self.roster.actor(slot), error)
             if observed is None:
                 raise error.cause from None  # type: ignore[attr-defined]
-            raise GenerationBroken([observed], phase, self.roster) from error
+            return observed

@@ -20,7 +20,7 @@ from ftppo.config import Config
 from ftppo.driver.cluster import Cluster
 from ftppo.errors import ClusterError
 from ftppo.plan.topology import Layout, Place, order_places
-from ftppo.worker.actor import TrainActor, Whereabouts
+from ftppo.worker.actor import TrainActor, Whereabouts, end_process
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,18 @@ class Member:
 
     name: str
     handle: Any
-    place: Whereabouts
+    bundle: int  # index in the placement group
+    place: Whereabouts | None = None  # None until it has come up
     snapshots: tuple[str, int] | None = None  # where its snapshots are found; None until it is warm
+
+
+@dataclass(frozen=True)
+class _Warming:
+    """References to what a standby will answer on its way to be warm."""
+
+    name: str
+    place: Any
+    snapshots: Any
 
 
 class Pool:
@@ -40,7 +50,9 @@ class Pool:
         self.config, self.cluster, self.clock = config, cluster, clock
         self.members: dict[str, Member] = {}
         self.warm: list[str] = []
-        self._warming: dict[Any, tuple[str, Any]] = {}  # built -> name, reference to its address
+        self._warming: dict[Any, _Warming] = {}  # by the reference that tells that it is built
+        self._free: list[int] = []  # bundles that nobody holds
+        self._num_spawned = 0
         self._prepare_args = (config, cluster.kind, vocab_size, eos, secrets.token_hex(16))
         self._group: PlacementGroup | None = None
 
@@ -54,12 +66,12 @@ class Pool:
                 f"{num} bundles of {bundle} were not placed within cluster.start_s={self.config.cluster.start_s:g} s; "
                 f"available now: {ray.available_resources()}"
             )
-        handles = {f"a{index}": self._spawn(index, bundle) for index in range(num)}
-        places = self._gather([handle.whereabouts.remote() for handle in handles.values()], "came up")
-        self.members = {
-            name: Member(name, handle, place) for (name, handle), place in zip(handles.items(), places, strict=True)
-        }
-        found = [Place(name, member.place.node, member.place.device) for name, member in self.members.items()]
+        members = [self._spawn(index) for index in range(num)]
+        places = self._gather([member.handle.whereabouts.remote() for member in members], "came up")
+        found = []
+        for member, place in zip(members, places, strict=True):
+            self._learn(member.name, place=place)
+            found.append(Place(member.name, place.node, place.device))
         names = [place.actor for place in order_places(found, layout.tp)]
         return tuple(names[: layout.world]), tuple(names[layout.world :])
 
@@ -70,14 +82,15 @@ class Pool:
         built = [handle.build.remote(slot) for slot, handle in enumerate(handles)]
         found = self._gather([*addresses, *built], "was built")
         for name, address in zip(slots, found, strict=False):
-            self._found_at(name, address)
+            self._learn(name, snapshots=address)
 
     def warm_up(self, standbys: Sequence[str], num_slots: int) -> None:
         """Begin to warm standbys, each for the shape of some slot. Returns at once."""
         for index, name in enumerate(standbys):
             handle = self.members[name].handle
+            place = handle.whereabouts.remote()
             address = handle.prepare.remote(*self._prepare_args)
-            self._warming[handle.build.remote(index % num_slots)] = name, address
+            self._warming[handle.build.remote(index % num_slots)] = _Warming(name, place, address)
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Exception | None]]:
         """Standbys whose warming has ended since last asked, with the error of those that failed."""
@@ -86,15 +99,17 @@ class Pool:
         ready, _ = ray.wait(list(self._warming), num_returns=len(self._warming), timeout=timeout_s)
         ended: list[tuple[str, Exception | None]] = []
         for reference in ready:
-            name, address = self._warming.pop(reference)
+            warming = self._warming.pop(reference)
+            if warming.name not in self.members:
+                continue  # retired meanwhile
             try:
                 ray.get(reference)
-                self._found_at(name, ray.get(address))
-                self.warm.append(name)
-                ended.append((name, None))
+                self._learn(warming.name, place=ray.get(warming.place), snapshots=ray.get(warming.snapshots))
+                self.warm.append(warming.name)
+                ended.append((warming.name, None))
             except Exception as error:  # whatever ended it, this actor is of no use
-                self.retire(name)
-                ended.append((name, error))
+                self.retire(warming.name)
+                ended.append((warming.name, error))
         return ended
 
     def promote(self, names: Iterable[str]) -> None:
@@ -103,12 +118,22 @@ class Pool:
         self.warm = [name for name in self.warm if name not in taken]
 
     def retire(self, name: str) -> None:
-        """End an actor, whatever its state."""
+        """End an actor, whatever its state: stopped, hung or dead already. Its bundle comes free."""
         member = self.members.pop(name, None)
         if name in self.warm:
             self.warm.remove(name)
-        if member is not None:
-            ray.kill(member.handle, no_restart=True)
+        if member is None:
+            return
+        self._free.append(member.bundle)
+        ray.kill(member.handle, no_restart=True)
+        self._end_process(member)
+
+    def refill(self, num_slots: int) -> list[str]:
+        """Begin to start a standby in each bundle that came free, up to the number configured. Returns their names."""
+        missing = self.config.cluster.standby + num_slots - len(self.members)
+        fresh = [self._spawn(self._free.pop(0)).name for _ in range(min(missing, len(self._free)))]
+        self.warm_up(fresh, num_slots)
+        return fresh
 
     def stop(self) -> None:
         """End all actors and give the bundles back."""
@@ -118,14 +143,30 @@ class Pool:
             remove_placement_group(self._group)
             self._group = None
 
-    def _found_at(self, name: str, address: tuple[str, int]) -> None:
-        self.members[name] = dataclasses.replace(self.members[name], snapshots=address)
-
-    def _spawn(self, index: int, bundle: dict[str, float]) -> Any:
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)  # type: ignore[arg-type]
-        return TrainActor.options(  # type: ignore[attr-defined]
-            num_cpus=bundle["CPU"], num_gpus=bundle.get("GPU", 0), scheduling_strategy=strategy
+    def _spawn(self, bundle: int) -> Member:
+        needs = self.cluster.bundle(self.config)
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)  # type: ignore[arg-type]
+        handle = TrainActor.options(  # type: ignore[attr-defined]
+            num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), scheduling_strategy=strategy
         ).remote()
+        member = Member(f"a{self._num_spawned}", handle, bundle)
+        self._num_spawned += 1
+        self.members[member.name] = member
+        return member
+
+    def _end_process(self, member: Member) -> None:
+        """Kill by process id too: Ray asks a process to end, and a stopped one does not hear it."""
+        if member.place is None:
+            return
+        if member.place.node == ray.get_runtime_context().get_node_id():
+            end_process(member.place)
+            return
+        neighbours = [one for one in self.members.values() if one.place and one.place.node == member.place.node]
+        for neighbour in neighbours[:1]:
+            neighbour.handle.end_neighbour.remote(member.place)
+
+    def _learn(self, name: str, **known: Any) -> None:
+        self.members[name] = dataclasses.replace(self.members[name], **known)
 
     def _gather(self, references: Sequence[Any], what: str) -> list[Any]:
         limit = self.config.cluster.start_s

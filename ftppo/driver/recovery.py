@@ -75,7 +75,7 @@ class Recovery:
         limit = self.config.recovery.groups_s
         opened = mesh.wait({handles[roster.actor(0)].open_store.remote(limit): 0}, "idle", limit)
         meet = Rendezvous(roster.generation, *opened[0])
-        buddy_of = buddies(roster.layout, {slot: self._member(roster, slot).place.node for slot in range(len(handles))})
+        buddy_of = buddies(roster.layout, {slot: self._node(roster, slot) for slot in range(roster.layout.world)})
         references = {
             handles[name].join.remote(meet, self._buddy_address(roster, buddy_of[slot], slot), limit): slot
             for slot, name in enumerate(roster.slots)
@@ -174,6 +174,7 @@ class Recovery:
                     f"{plan.reason}; none came within recovery.standby_s={self.config.recovery.standby_s:g} s"
                 )
             self.display.phase("wait", plan.reason)
+            roster = roster.with_standby(self.pool.refill(roster.layout.world))
             for name, error in self.pool.poll(POLL_S):
                 self.display.event(f"standby {name} " + ("is warm" if error is None else f"failed: {error}"))
             roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
@@ -256,6 +257,11 @@ class Recovery:
 
     def _member(self, roster: Roster, slot: int) -> Member:
         return self.pool.members[roster.actor(slot)]
+
+    def _node(self, roster: Roster, slot: int) -> str:
+        place = self._member(roster, slot).place
+        assert place is not None, f"slot {slot} went to an actor that has not come up"
+        return place.node
 
     def _buddy_address(self, roster: Roster, buddy: int, slot: int) -> tuple[str, int] | None:
         return self._member(roster, buddy).snapshots if buddy != slot else None

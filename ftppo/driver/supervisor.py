@@ -141,6 +141,14 @@ class Supervisor:
         self.files.at(generation=mesh.roster.generation)
         self._show_fleet()
 
+    def _refill(self) -> None:
+        """Standbys for the bundles that came free, warming up behind the training."""
+        fresh = self.pool.refill(self.layout.world)
+        self.mesh.roster = self.mesh.roster.with_standby(fresh)
+        for name in fresh:
+            self.files.record("standby_started", name)
+        self._show_fleet()
+
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do `work`; after a fault recover, and leave the rest to the next round."""
         try:
@@ -155,6 +163,7 @@ class Supervisor:
         else:
             self.state, self.iteration = self.trail.back_to(done.version)
         self._enter(done.mesh)
+        self._refill()
 
     def _advance(self) -> None:
         """The next piece of work: a warm-up step, or an iteration and the save that is due after it."""

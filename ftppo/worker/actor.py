@@ -5,12 +5,15 @@ Imports of torch.distributed and Megatron-Core wait until `prepare`, so that an 
 once.
 """
 
+import contextlib
 import os
+import signal
 import traceback
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import psutil
 import ray
 import torch
 
@@ -30,6 +33,15 @@ class Stamp:
 
 
 @dataclass(frozen=True)
+class Reply:
+    """What a call gives back."""
+
+    result: Any
+    delivered: int | None  # the newest version of this slot's state that its buddy is known to hold
+    leaving: bool  # whether this actor was told to go
+
+
+@dataclass(frozen=True)
 class Whereabouts:
     """Where an actor runs."""
 
@@ -37,6 +49,7 @@ class Whereabouts:
     host: str  # address that other actors reach it under
     device: int  # number of its GPU on that node; on a CPU its process id
     pid: int
+    started: float  # seconds since the epoch: with the id it names a process for good
 
 
 @ray.remote(concurrency_groups={"control": 2}, max_restarts=0, max_task_retries=0)  # type: ignore[call-overload]
@@ -46,6 +59,8 @@ class TrainActor:
     def __init__(self) -> None:
         self.generation = -1
         self.engine: Any = None
+        self.leaving = False
+        signal.signal(signal.SIGTERM, self._asked_to_leave)
 
     @ray.method(concurrency_group="control")
     def whereabouts(self) -> Whereabouts:
@@ -53,7 +68,13 @@ class TrainActor:
         context = ray.get_runtime_context()
         gpus = context.get_accelerator_ids().get("GPU", [])
         device = int(gpus[0]) if gpus else os.getpid()
-        return Whereabouts(context.get_node_id(), ray.util.get_node_ip_address(), device, os.getpid())
+        started = psutil.Process().create_time()
+        return Whereabouts(context.get_node_id(), ray.util.get_node_ip_address(), device, os.getpid(), started)
+
+    @ray.method(concurrency_group="control")
+    def end_neighbour(self, place: Whereabouts) -> None:
+        """End another actor's process on this node."""
+        end_process(place)
 
     @ray.method(concurrency_group="control")
     def beacon(self) -> Beacon | None:
@@ -105,7 +126,7 @@ class TrainActor:
         """Let go of the generation. Returns how many of its groups stay alive."""
         return int(self.engine.release())
 
-    def call(self, stamp: Stamp, method: str, *args: Any) -> tuple[Any, int | None]:
+    def call(self, stamp: Stamp, method: str, *args: Any) -> Reply:
         """Run a method of the Engine in `stamp`'s generation. An error lets go of the groups, so that peers wake."""
         if stamp.generation != self.generation:
             raise StaleGeneration(stamp.generation, self.generation)
@@ -119,7 +140,11 @@ class TrainActor:
             raise self._let_go(error) from None
         finally:
             self.engine.progress.on_move = _nothing
-        return result if stamp.wanted else None, self.engine.memory.delivered
+        return Reply(result if stamp.wanted else None, self.engine.memory.delivered, self.leaving)
+
+    def _asked_to_leave(self, *_: Any) -> None:
+        """SIGTERM: the machine is wanted back. The slot moves to a standby at the next step boundary."""
+        self.leaving = True
 
     def _let_go(self, error: Exception) -> FtppoError:
         """Wake the peers, and say what happened in a form that crosses processes."""
@@ -132,6 +157,16 @@ class TrainActor:
         traceback.clear_frames(error.__traceback__)
         self.engine.release()
         return found
+
+
+def end_process(place: Whereabouts) -> None:
+    """Kill the process at `place`, on this node, and its children; nothing happens where it is gone already."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(place.pid)
+        if process.create_time() == place.started:
+            for one in (*process.children(recursive=True), process):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
 
 
 def send_tensors_as_arrays() -> None:

@@ -157,6 +157,10 @@ class Engine:
             self.memory.freeze()
             self.memory.take(version)
 
+    def settle(self) -> None:
+        """Wait until the buddy has this rank's newest copy."""
+        self.memory.settle()
+
     def restore(self, version: int, sources: Mapping[int, Address]) -> None:
         """Go back to `version`: from this rank's own copy, or where `sources` names its slot from that actor's."""
         self.progress.enter("load")
@@ -262,6 +266,9 @@ class Engine:
 
     def _prepare(self, learner: Learner) -> float:
         """Gather and clip the gradients; their global norm before clipping, the same on every rank."""
+        if self.progress.poisoned:
+            self.progress.poisoned = False
+            next(learner.module.parameters()).main_grad.fill_(math.nan)
         with self.device.building():
             learner.optimizer.prepare_grads()
             return float(learner.optimizer.clip_grad_norm(self.config.train.clip_grad))

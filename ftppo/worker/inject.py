@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,7 +22,10 @@ def arm(progress: Progress, faults: Sequence[Fault], report: Callable[[str, floa
         while waiting:
             fault = waiting.pop()
             report(fault.kind, time.time())
-            _KINDS[fault.kind](fault)
+            if fault.kind == "nan":
+                progress.poisoned = True
+            else:
+                _KINDS[fault.kind](fault)
 
     progress.on_move = strike
 
@@ -34,6 +36,10 @@ def _signal_self(number: signal.Signals) -> Callable[[Fault], None]:
 
 def _raise(fault: Fault) -> None:
     raise InjectedFault(f"injected in {fault.phase} of iteration {fault.iteration}")
+
+
+def _no_memory(fault: Fault) -> None:
+    raise MemoryError(f"injected in {fault.phase} of iteration {fault.iteration}")
 
 
 def _segfault(fault: Fault) -> None:
@@ -55,5 +61,5 @@ _KINDS: dict[str, Callable[[Fault], None]] = {
     "exception": _raise,
     "gil_hang": _hold_interpreter,
     "slow": lambda fault: time.sleep(fault.seconds),
-    "oom": lambda fault: sys.exit(137),
+    "oom": _no_memory,
 }

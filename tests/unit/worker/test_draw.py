@@ -29,7 +29,7 @@ def test_a_token_is_drawn_where_the_distribution_function_passes_the_number() ->
     assert drawn(PROBABILITIES, numbers) == [1, 1, 1, 3, 3, 4, 4, 5, 5]
 
 
-@pytest.mark.parametrize("number", [0.0, 5e-324, 1e-17, 0.5, 1 - 1e-12, LARGEST])
+@pytest.mark.parametrize("number", [0.0, 5e-324, 1e-17, 0.5, 1 - 1e-12, LARGEST, 1.0])  # 1.0: by rounding
 def test_what_has_no_weight_is_never_drawn(number: float) -> None:
     assert PROBABILITIES[drawn(PROBABILITIES, [number])[0]] > 0
     assert drawn([0.0, 0.0, 1.0], [number]) == [2]
@@ -42,7 +42,7 @@ def test_edges_hold_for_large_vocabularies(seed: int) -> None:
     logits = 20 * torch.randn(1, 5000, generator=generator)
     kept = torch.rand(1, 5000, generator=generator) < 0.5
     logits = logits.masked_fill(~kept, -math.inf)
-    for number in (0.0, LARGEST):
+    for number in (0.0, LARGEST, 1.0):
         token = draw(logits, torch.tensor([number], dtype=torch.float64), 1.0, 0, 1.0)[0]
         assert kept[0, token]
 

@@ -1,0 +1,42 @@
+"""`python -m tests.bench [names] [--rounds N]`. Comes in: names of benchmarks; goes out: a table for each.
+
+The benchmarks use all cores: on a machine that does something else meanwhile their figures mean little.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+NAMES = ("update", "rollout")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what `argv` names, all without a name."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Benchmarks of ftppo, as ratios.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all without one")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each side is measured (9)")
+    parser.add_argument("--quick", action="store_true", help="two rounds: shows that it works, no more")
+    arguments = parser.parse_args(argv)
+    if unknown := [name for name in arguments.names if name not in NAMES]:
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+    rounds = 2 if arguments.quick else arguments.rounds
+    if rounds < 1:
+        parser.error(f"--rounds {rounds}: at least 1")
+    print(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
+    for name in arguments.names or NAMES:
+        print(_benchmark(name, rounds), flush=True)
+    return 0
+
+
+def _benchmark(name: str, rounds: int) -> str:
+    # Here, not above: processes of a benchmark import this module again, and need no Ray.
+    if name == "update":
+        from tests.bench.update import compare
+    else:
+        from tests.bench.rollout import compare
+    return compare(rounds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
