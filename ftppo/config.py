@@ -13,13 +13,19 @@ from pydantic_core import ErrorDetails
 from ftppo.config_check import check
 from ftppo.errors import ConfigError
 
-FaultPhase = Literal["rollout", "score", "update", "save"]
+# "update" strikes at the first of its parts.
+FaultPhase = Literal[
+    "rollout", "score", "save", "snapshot", "update", "update.forward", "update.backward", "update.reduce",
+    "update.optimizer", "update.gather",
+]  # fmt: skip
 
 
 class Section(BaseModel):
     """One config group: frozen, and closed to unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=()
+    )
 
 
 class Run(Section):

@@ -18,9 +18,14 @@ class ChaosSchedule:
         due = [
             index
             for index, fault in enumerate(self.faults)
-            if index not in self.spent and (fault.iteration, fault.phase) == (iteration, phase)
+            if index not in self.spent and (fault.iteration, call_of(fault.phase)) == (iteration, phase)
         ]
         return tuple(self.faults[index] for index in due), replace(self, spent=self.spent.union(due))
+
+
+def call_of(phase: str) -> str:
+    """The phase of an iteration whose calls a fault of this phase strikes in: snapshots are taken in the update."""
+    return "update" if phase == "snapshot" else phase.partition(".")[0]
 
 
 def targets(fault: Fault, layout: Layout) -> tuple[int, ...]:

@@ -20,11 +20,11 @@ class Progress:
         """A phase begins."""
         self._place = (phase, step, 0, time.time())
 
-    def tick(self) -> None:
-        """One more micro-batch, or one more token, of the phase."""
+    def tick(self, part: str = "") -> None:
+        """One more micro-batch, or one more token, of the phase; `part` says of which part of it."""
         phase, step, micro, _ = self._place
         self._place = (phase, step, micro + 1, time.time())
-        self.on_move(phase)
+        self.on_move(f"{phase}.{part}" if part else phase)
 
     @property
     def phase(self) -> str:

@@ -58,8 +58,8 @@ class Engine:
         policy = self._new_model("policy")
         critic = self._new_model("critic")
         self.models = {
-            "policy": build_learner("policy", policy, self.config, self.device),
-            "critic": build_learner("critic", critic, self.config, self.device),
+            "policy": build_learner("policy", policy, self.config, self.device, self.progress.tick),
+            "critic": build_learner("critic", critic, self.config, self.device, self.progress.tick),
         }
         if self.config.algo.needs_reference:
             self.models["reference"] = self._new_model("reference").requires_grad_(False)
@@ -219,6 +219,8 @@ class Engine:
     def _snapshot_if_due(self, version: int) -> None:
         every = self.config.snapshot.every_steps
         if every and version % every == 0:
+            self.progress.enter("snapshot", version)
+            self.progress.tick()
             self.memory.take(version)
 
     def _flats(self) -> tuple[Flat, Flat]:
@@ -276,6 +278,7 @@ class Engine:
     def _move(self, *moves: tuple[Learner, float, float]) -> bool:
         if not all(math.isfinite(norm) for _, norm, _ in moves):
             return False
+        self.progress.tick("optimizer")
         for learner, _, lr in moves:
             for group in learner.optimizer.param_groups:
                 group["lr"] = lr

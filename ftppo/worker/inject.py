@@ -15,12 +15,12 @@ class InjectedFault(RuntimeError):
 
 
 def arm(progress: Progress, faults: Sequence[Fault], report: Callable[[str, float], None]) -> None:
-    """Have each of `faults` strike at the next move of the phase. `report(kind, time)` is called just before."""
+    """Have each of `faults` strike at the next move in its place. `report(kind, time)` is called just before."""
     waiting = list(faults)
 
-    def strike(phase: str) -> None:
-        while waiting:
-            fault = waiting.pop()
+    def strike(place: str) -> None:
+        for fault in [fault for fault in waiting if place == fault.phase or place.startswith(f"{fault.phase}.")]:
+            waiting.remove(fault)
             report(fault.kind, time.time())
             if fault.kind == "nan":
                 progress.poisoned = True

@@ -97,8 +97,11 @@ def build_model(config: Config, device: Device, vocab_size: int, seq: int, scala
     return model.to(device.torch)
 
 
-def build_learner(role: str, model: GPTModel, config: Config, device: Device) -> Learner:
-    """Wrap a model for data parallelism with the distributed optimizer (Adam, moments allocated and zero)."""
+def build_learner(role: str, model: GPTModel, config: Config, device: Device, tick: Callable[[str], None]) -> Learner:
+    """Wrap a model for data parallelism with the distributed optimizer (Adam, moments allocated and zero).
+
+    `tick` is told when the reduction of gradients ("reduce") and the gathering of weights ("gather") begin.
+    """
     with device.building():
         ddp = DistributedDataParallel(
             config=model.config,
@@ -107,7 +110,7 @@ def build_learner(role: str, model: GPTModel, config: Config, device: Device) ->
             ),
             module=model,
         )
-        model.config.finalize_model_grads_func = _finalize_gradients
+        model.config.finalize_model_grads_func = _telling(tick, "reduce", _finalize_gradients)
         optimizer = get_megatron_optimizer(
             OptimizerConfig(
                 optimizer="adam",
@@ -125,6 +128,9 @@ def build_learner(role: str, model: GPTModel, config: Config, device: Device) ->
             use_gloo_process_groups=False,
         )
         learner = Learner(role, ddp, optimizer)
+        for inner in inner_optimizers(learner):
+            gather = inner.start_param_sync_for_bucket_group_subset
+            inner.start_param_sync_for_bucket_group_subset = _telling(tick, "gather", gather)
         _allocate_moments(learner)
     return learner
 
@@ -190,6 +196,14 @@ def _residual(training: bool, fused: bool) -> Callable[[tuple[Tensor, Tensor | N
 def _finalize_gradients(model: list[Any], num_tokens: Tensor | None = None, **kwargs: Any) -> None:
     # The loss is already divided by the global token count: no second division.
     finalize_model_grads(model, None, **kwargs)
+
+
+def _telling(tick: Callable[[str], None], part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def told(*args: Any, **kwargs: Any) -> Any:
+        tick(part)
+        return function(*args, **kwargs)
+
+    return told
 
 
 def _allocate_moments(learner: Learner) -> None:

@@ -6,7 +6,6 @@ global token count, hence gradients are plain sums and neither the layout nor th
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from megatron.core import parallel_state
@@ -22,6 +21,7 @@ from ftppo.worker.logits import token_logprobs
 from ftppo.worker.model import Learner
 
 Shifted = dict[str, Tensor]
+Tick = Callable[[str], None]  # told which part of the work begins
 LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
 
 
@@ -58,7 +58,7 @@ def forward_scores(
     return whole * sequences.response
 
 
-def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Any) -> Tensor:
+def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Tick) -> Tensor:
     """Add up a DP chunk's policy gradients. Returns sums [5] (last stage): loss, entropy, KL, clipped, tokens."""
     algo = config.algo
     rows = shift(
@@ -85,7 +85,7 @@ def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int,
     return _total(store, 5)
 
 
-def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Any) -> Tensor:
+def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Tick) -> Tensor:
     """Add up the gradients of the mean negative log-likelihood of the responses. Returns sums [5] as the policy's."""
     rows = shift(targets=batch.tokens, mask=batch.response)
 
@@ -102,7 +102,7 @@ def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Any) 
     return _total(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 5)
 
 
-def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, tick: Any) -> Tensor:
+def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, tick: Tick) -> Tensor:
     """Accumulate the critic's gradients over a DP chunk. Returns sums [2]: loss, clipped (last stage)."""
     algo = config.algo
     rows = shift(mask=batch.response, values=batch.values, returns=batch.returns)
@@ -125,7 +125,7 @@ def _run(
     micro: int,
     loss_of: Callable[[Shifted], LossFunc],
     forward_only: bool,
-    tick: Any = None,
+    tick: Tick | None = None,
 ) -> list[dict[str, Tensor]]:
     """Megatron-Core's schedule over the micro-batches of this chunk; what the loss functions report (last stage)."""
     device = next(model.parameters()).device
@@ -136,10 +136,13 @@ def _run(
 
     def forward_step(batches: Iterator[tuple[Tensor, Shifted]], stage: torch.nn.Module) -> tuple[Tensor, LossFunc]:
         if tick is not None:
-            tick()
+            tick("forward")
         ids, part = next(batches)
         positions = torch.arange(ids.shape[1], device=device).expand_as(ids)
-        return stage(ids, positions, None), loss_of(part)
+        out = stage(ids, positions, None)
+        if tick is not None and out.requires_grad:
+            out.register_hook(lambda _: tick("backward"))
+        return out, loss_of(part)
 
     return get_forward_backward_func()(
         forward_step_func=forward_step,
