@@ -4,10 +4,11 @@ Every model refuses unknown keys. What concerns several keys at once is checked 
 """
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from ftppo.config_check import check
@@ -205,6 +206,12 @@ class Fault(Section):
         "kill_dp_group", "kill_node", "kill_driver", "sigterm",
     ]  # fmt: skip
     seconds: float = Field(0.0, ge=0)
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _nan_is_a_word(cls, kind: Any) -> Any:
+        # YAML and Hydra read the name of this kind as a number.
+        return "nan" if isinstance(kind, float) and math.isnan(kind) else kind
 
 
 class Chaos(Section):

@@ -27,7 +27,7 @@ from tests.process.mesh import Mesh
 
 WARM_UP = 1  # rounds that do not count
 
-DEMO = ("experiment=demo", "chaos=none", "cluster=cpu", "cluster.standby=0", "cluster.address=local")
+DEMO = ("experiment=demo", "chaos.faults=[]", "cluster=cpu", "cluster.standby=0", "cluster.address=local")
 CASES = {
     "demo, dp2 tp2": (),
     "demo, dp2 tp2, no snapshots": ("snapshot.every_steps=0",),

@@ -47,7 +47,7 @@ def test_known_keys_name_groups_keys_and_what_is_inside_lists() -> None:
         ({"chaos": {"faults": [{"knd": "nan"}]}}, "chaos.faults.0.knd", "did you mean chaos.faults.kind?"),
         ({"chaos": {"faults": [{"kind": "nan"}]}}, "chaos.faults.0.iteration", "is required"),
         ({"run": {"resume": "maybe"}}, "run.resume", "'auto', 'never' or 'must'"),
-        ({"run": {"name": 12}}, "run.name", "quote"),
+        ({"run": {"name": [12]}}, "run.name", "quote"),
         ({"train": {"iterations": "x"}}, "train.iterations", "must be a valid integer"),
         ({"train": {"iterations": 0}}, "train.iterations", "must be greater than or equal to 1"),
         ({"recovery": {"hang_s": float("inf")}}, "recovery.hang_s", "must be a finite number"),
