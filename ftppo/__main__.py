@@ -119,7 +119,7 @@ def _run(config: Config) -> int:
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "died or was killed")
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     # Ray and torch take seconds to import: a configuration that cannot run is answered before.
-    from ftppo.driver.supervisor import run
+    from ftppo.driver.launch import run
 
     return run(config)
 

@@ -212,8 +212,6 @@ def _chaos(config: "Config") -> None:
     world = config.parallel.num_slots
     for place, fault in enumerate(config.chaos.faults):
         key = f"chaos.faults.{place}"
-        remedy = f"the run ends before it: at most {config.train.iterations - 1} (train.iterations - 1)"
-        _require(fault.iteration < config.train.iterations, f"{key}.iteration", fault.iteration, remedy)
         remedy = f"the layout has slots 0 to {world - 1}"
         _require(fault.slot < world, f"{key}.slot", fault.slot, remedy)
         if fault.kind == "slow":

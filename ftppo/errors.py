@@ -49,6 +49,10 @@ class StaleGeneration(FtppoError):
         return f"call of generation {self.call_generation} refused by an actor of generation {self.own_generation}"
 
 
+class RepeatedFault(FtppoError):
+    """The same exception came again when the same step was run again: no other machine will do better."""
+
+
 class NotEnoughStandbys(FtppoError):
     """More slots are lost than standbys are left, and the configuration says to fail then."""
 

@@ -31,6 +31,9 @@ class GenerationBroken(FtppoError):
         super().__init__(observations, phase, roster)
         self.observations, self.phase, self.roster = tuple(observations), phase, roster
 
+    def __str__(self) -> str:
+        return f"generation {self.roster.generation} broke in {self.phase}: {self.observations}"
+
 
 class Mesh:
     """`handles` are the actors by name. `delivered` is, by slot, the newest version that its buddy is known to hold."""

@@ -6,32 +6,27 @@ judge -> plan -> fence survivors -> promote standbys -> new groups -> state     
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, cast, get_args
 
 import ray
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 
 from ftppo.checkpoint.snapshot import FROZEN
 from ftppo.clock import Clock
 from ftppo.config import Config
+from ftppo.driver.account import Accounts, Stopwatch, phase_of, record_of
 from ftppo.driver.detect import survey
 from ftppo.driver.display import Display
 from ftppo.driver.mesh import GenerationBroken, Mesh
 from ftppo.driver.pool import Member, Pool
-from ftppo.driver.record import RecoveryRecord, RecoverySeconds
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import Saver
-from ftppo.errors import CheckpointError, ClusterError
-from ftppo.plan.faults import ExitKind, Fault, Observation, judge
+from ftppo.errors import CheckpointError, ClusterError, RepeatedFault
+from ftppo.plan.faults import ExitKind, Fault, FaultKind, Observation, judge
 from ftppo.plan.holders import Common, newest_common
 from ftppo.plan.recovery import GiveUp, Plan, Source, Substitute, Wait, plan_recovery
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import buddies
 from ftppo.types import DriverState
-from ftppo.worker.actor import FAULT_TIME_KEY
 from ftppo.worker.meeting import Rendezvous
-
-Phase = Literal["rollout", "score", "update", "save", "idle"]
 
 SURVEY_S = 1.0  # a living actor answers on its control group in milliseconds, unless its machine is starved
 POLL_S = 0.5
@@ -47,16 +42,6 @@ class Recovered:
     state: DriverState | None
 
 
-@dataclasses.dataclass
-class _Open:
-    """A recovery whose interrupted step has not been run again yet."""
-
-    record: RecoveryRecord
-    began: float  # monotonic: when the fault struck
-    resumed: float  # monotonic: when work went on
-    until_step: int  # committed when this many steps are
-
-
 class Recovery:
     """Forms generations, the first one too, and keeps the account of each recovery."""
 
@@ -66,12 +51,18 @@ class Recovery:
         self.config, self.pool, self.saver = config, pool, saver
         self.files, self.display, self.clock = files, display, clock
         self.num_done = 0
-        self._open: list[_Open] = []
+        self._raised: dict[int, set[str]] = {}  # version -> what was raised in the step after it
+        self.accounts = Accounts(files, display, clock)
+
+    def mesh_of(self, roster: Roster) -> Mesh:
+        """The slots of `roster` as a Mesh, whether or not they have groups."""
+        handles = {name: self.pool.members[name].handle for name in roster.slots if name in self.pool.members}
+        return Mesh(roster, handles, self.clock, self.config.recovery.hang_s)
 
     def form(self, roster: Roster) -> Mesh:
         """Have all slots of `roster` meet and build their groups. Raises GenerationBroken."""
-        handles = {name: self.pool.members[name].handle for name in roster.slots}
-        mesh = Mesh(roster, handles, self.clock, self.config.recovery.hang_s)
+        mesh = self.mesh_of(roster)
+        handles = mesh.handles
         limit = self.config.recovery.groups_s
         opened = mesh.wait({handles[roster.actor(0)].open_store.remote(limit): 0}, "idle", limit)
         meet = Rendezvous(roster.generation, *opened[0])
@@ -88,15 +79,16 @@ class Recovery:
 
         Raises the plan's error where it gives up; the last checkpoint is untouched.
         """
-        watch = _Stopwatch(self.clock)
-        began = self._fault_time(watch.started)
+        watch = Stopwatch(self.clock)
+        began = self.accounts.fault_time(watch.started)
         first_faults: list[Fault] = []
         roster, phase, committed = mesh.roster, phase_of(broken), mesh.committed
         while True:
             try:
                 faults = self._judge(roster, broken)
                 first_faults = first_faults or faults
-                self._announce(faults, roster)
+                self._announce(faults)
+                self._refuse_repetition(faults, state)
                 watch.lap("detect")
                 copies = self._copies(roster, faults)
                 plan = self._settle(roster, faults, copies)
@@ -108,36 +100,24 @@ class Recovery:
             self.num_done += 1
             known = committed if committed is not None and done.source == "peer" else state.version
             lost = max(0, known - (done.version if done.state is None else done.state.version))
-            record = self._record(first_faults, plan, done.source, phase, lost, watch, began)
-            self._open.append(_Open(record, began, self.clock.monotonic(), state.step + 1))
+            record = record_of(first_faults, plan.roster.generation, done.source, phase, lost, watch, began)
+            self.accounts.open(record, began, state.step + 1)
             return done
-
-    def step_committed(self, num_steps: int) -> None:
-        """`num_steps` optimizer steps are committed: recoveries whose interrupted step is among them are over."""
-        for one in [one for one in self._open if one.until_step <= num_steps]:
-            self.close(one)
-
-    def close_all(self) -> None:
-        """The run ends: what interrupted no step is over too."""
-        for one in list(self._open):
-            self.close(one)
-
-    def close(self, one: _Open) -> None:
-        """Account for a finished recovery."""
-        self._open.remove(one)
-        now = self.clock.monotonic()
-        seconds = dataclasses.replace(one.record.seconds, first_step=now - one.resumed, total=now - one.began)
-        record = dataclasses.replace(one.record, seconds=seconds)
-        self.files.recovery(record)
-        self.files.record("recovered", record.cause, seconds=record.seconds.total)
-        self.display.recovery(record)
 
     def _judge(self, roster: Roster, broken: GenerationBroken) -> list[Fault]:
         handles = {name: self.pool.members[name].handle for name in roster.slots if name in self.pool.members}
         seen = survey(roster, handles, broken.observations, self.clock, SURVEY_S)
         return judge(seen, layout=roster.layout, hang_s=self.config.recovery.hang_s)
 
-    def _announce(self, faults: Sequence[Fault], roster: Roster) -> None:
+    def _refuse_repetition(self, faults: Sequence[Fault], state: DriverState) -> None:
+        """Raise RepeatedFault for an exception that another actor has raised in the same step before."""
+        said = {fault.reason.partition(": ")[2] for fault in faults if fault.kind == FaultKind.EXCEPTION}
+        again = said & self._raised.get(state.version, set())
+        if again:
+            raise RepeatedFault(f"{'; '.join(sorted(again))} (again in step {state.step}, on another actor)")
+        self._raised = {state.version: said}
+
+    def _announce(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
             self.files.record("fault", f"{fault.kind}: {fault.reason}", slot=fault.slot)
             self.display.event(f"fault ({fault.kind}): {fault.reason}")
@@ -191,7 +171,7 @@ class Recovery:
             holders=dict.fromkeys(range(roster.layout.world), True) if copies is not None else None,
         )
 
-    def _carry_out(self, plan: Substitute, old: Roster, copies: Common | None, watch: "_Stopwatch") -> Recovered:
+    def _carry_out(self, plan: Substitute, old: Roster, copies: Common | None, watch: Stopwatch) -> Recovered:
         new = plan.roster
         for slot in plan.takers:
             self.pool.retire(old.actor(slot))
@@ -200,7 +180,7 @@ class Recovery:
         watch.lap("fence")
         self.pool.promote(plan.takers.values())
         building = {self.pool.members[name].handle.build.remote(slot): slot for slot, name in plan.takers.items()}
-        self._waiting(new).wait(building, "idle", self.config.recovery.groups_s)
+        self.mesh_of(new).wait(building, "idle", self.config.recovery.groups_s)
         watch.lap("promote")
         mesh = self.form(new)
         watch.lap("groups")
@@ -220,14 +200,11 @@ class Recovery:
         for observation in lost:
             self.pool.retire(observation.actor)
         try:
-            self._waiting(new).wait({one: references[one] for one in ready}, "idle", limit)
+            self.mesh_of(new).wait({one: references[one] for one in ready}, "idle", limit)
         except GenerationBroken as broken:
             raise GenerationBroken([*lost, *broken.observations], "idle", new) from broken
         if lost:
             raise GenerationBroken(lost, "idle", new)
-
-    def _waiting(self, roster: Roster) -> Mesh:
-        return Mesh(roster, {}, self.clock, self.config.recovery.hang_s)
 
     def _restore(self, mesh: Mesh, copies: Common | None) -> Recovered:
         """Every slot at one version: from memory where all have a holder, else from the last checkpoint."""
@@ -265,54 +242,3 @@ class Recovery:
 
     def _buddy_address(self, roster: Roster, buddy: int, slot: int) -> tuple[str, int] | None:
         return self._member(roster, buddy).snapshots if buddy != slot else None
-
-    def _fault_time(self, noticed: float) -> float:
-        """When the fault struck, on the monotonic clock: as the injector left word, else when it was noticed."""
-        word = cast("bytes | None", _internal_kv_get(FAULT_TIME_KEY, namespace=b"ftppo"))
-        if word is None:
-            return noticed
-        _internal_kv_del(FAULT_TIME_KEY, namespace=b"ftppo")
-        return noticed - max(0.0, self.clock.now() - float(word))
-
-    def _record(
-        self,
-        faults: Sequence[Fault],
-        plan: Substitute,
-        source: Source,
-        phase: Phase,
-        lost: int,
-        watch: "_Stopwatch",
-        began: float,
-    ) -> RecoveryRecord:
-        laps = dict(watch.laps)
-        laps["detect"] = laps.get("detect", 0.0) + watch.started - began
-        return RecoveryRecord(
-            generation=plan.roster.generation,
-            cause="; ".join(f"{fault.kind}: {fault.reason}" for fault in faults) or "groups broke, no slot to blame",
-            slots=tuple(fault.slot for fault in faults),
-            phase=phase,
-            plan="substitute",
-            source=source,
-            lost_steps=lost,
-            seconds=RecoverySeconds(**laps),
-        )
-
-
-def phase_of(broken: GenerationBroken) -> Phase:
-    """The phase of an iteration that the break interrupted."""
-    name = broken.phase.partition(".")[0]
-    return name if name in get_args(Phase) else "idle"  # type: ignore[return-value]
-
-
-class _Stopwatch:
-    """Splits time into named laps; a lap of a name seen before adds to it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.started = self.last = clock.monotonic()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = self.clock.monotonic()
-        self.laps[name] = self.laps.get(name, 0.0) + now - self.last
-        self.last = now

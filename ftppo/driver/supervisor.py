@@ -1,4 +1,4 @@
-"""Keeps a run going. Comes in: a Config; goes out: an exit status, and the files of the run.
+"""Keeps a run going. Comes in: a cluster and a task; goes out: a trained model, or the error that ended the run.
 
     Starting -> Running <-> Recovering -> Finished | Failed
 
@@ -10,67 +10,31 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Literal, TypeGuard, get_args
 
-from ftppo.checkpoint.stores import config_digest
-from ftppo.clock import Clock, SystemClock
+from ftppo.clock import Clock
 from ftppo.config import Config, Fault, FaultPhase
-from ftppo.driver.cluster import Cluster, connect
-from ftppo.driver.display import Display, Fleet, IterationView, make_display
+from ftppo.driver.cluster import Cluster
+from ftppo.driver.display import Display, Fleet, IterationView
 from ftppo.driver.iteration import Iteration, Workshop, warmup_step
 from ftppo.driver.mesh import CallPhase, GenerationBroken, Mesh
 from ftppo.driver.pool import Pool
 from ftppo.driver.record import Layout as LayoutRecord
 from ftppo.driver.record import Reward, Summary
 from ftppo.driver.recovery import Recovery
-from ftppo.driver.report import write_report
-from ftppo.driver.runfiles import REPORT, RunFiles
+from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import Saver
 from ftppo.driver.trail import Trail
-from ftppo.errors import CheckpointError, ConfigError, FtppoError, StorageError
+from ftppo.errors import CheckpointError, StorageError
 from ftppo.plan.chaos import ChaosSchedule
 from ftppo.plan.retention import due
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
-from ftppo.storage.url import preflight
 from ftppo.tasks.base import Task
-from ftppo.tasks.build import build_task, build_tokenizer
 from ftppo.tasks.tokenizer import Tokenizer
 from ftppo.types import DriverState, StepResult, StepSpec
 
-FINISHED, FAILED, INTERRUPTED = 0, 1, 130
-
 INJECTED = "injected"  # the event of an injected fault
-
-
-def run(config: Config) -> int:
-    """Train as `config` says. Returns the exit status; the last line printed says where the report is."""
-    clock = SystemClock()
-    folder = Path(config.run.dir).resolve() / config.run.name
-    config = _with_absolute_url(config, folder)
-    task, tokenizer = build_task(config.task, config.seed), build_tokenizer(config.task)
-    saver = Saver(config, clock)
-    preflight(saver.store)
-    resume = _wants_resume(config, saver)
-    signal.signal(signal.SIGTERM, _interrupt)
-    with connect(config) as cluster, RunFiles(folder, clock, resume) as files:
-        files.config(config.model_dump(mode="json"))
-        display = make_display(config.run.progress, clock)
-        supervisor = Supervisor(config, clock, files, display, saver)
-        try:
-            status = supervisor.run(cluster, task, tokenizer, resume)
-        except BaseException as error:
-            supervisor.reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)
-            status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
-            if not isinstance(error, KeyboardInterrupt | FtppoError):
-                raise  # a fault of ours: the files say that the run failed, the traceback says why
-        finally:
-            summary = supervisor.summary("finished" if supervisor.reason is None else "failed")
-            files.summary(summary)
-            write_report(folder)
-            display.finish(summary, folder / REPORT)
-    return status
 
 
 class Supervisor:
@@ -86,22 +50,22 @@ class Supervisor:
         self.reason: str | None = None
         self.iteration: Iteration | None = None
         self.trail = Trail()
+        self.placed = self.save_due = False
         self.standbys_started = False
 
-    def run(self, cluster: Cluster, task: Task, tokenizer: Tokenizer, resume: bool) -> int:
+    def run(self, cluster: Cluster, task: Task, tokenizer: Tokenizer, resume: bool) -> None:
         """The whole run on a cluster."""
+        self.resume = resume
         self._resume_chaos(resume)
         self.shop = Workshop(self.config, task, tokenizer, self.clock, self._on_phase, self._on_step)
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock)
         self.recovery = Recovery(self.config, self.pool, self.saver, self.files, self.display, self.clock)
         try:
-            self._start(resume)
-            while self.state.iteration < self.config.train.iterations:
+            self._start()
+            while self.digest is None:
                 self._guarded(self._advance)
-            self._guarded(self._finish)
         finally:
             self.pool.stop()
-        return FINISHED
 
     def summary(self, status: Literal["finished", "failed"]) -> Summary:
         """What summary.json says."""
@@ -120,19 +84,15 @@ class Supervisor:
             checkpoints=self.files.checkpoints(),
         )
 
-    def _start(self, resume: bool) -> None:
+    def _start(self) -> None:
+        """Actors up and the first generation formed; what breaks on the way is recovered like any other fault."""
         self.display.start(f"ftppo {self.config.run.name}", self.config.train.iterations)
         self._on_phase("start", "actors come up")
         slots, standby = self.pool.start(self.layout)
         self.pool.build(slots)
         roster = Roster(0, self.layout, slots, standby)
-        self._enter(self.recovery.form(roster))
-        manifest = self.saver.latest() if resume else None
-        if manifest is not None:
-            self.state = self.saver.restore(self.mesh, manifest)
-            self._event("resumed", f"from the checkpoint of step {manifest.step}, iteration {manifest.iteration}")
-        self.mesh.call("snapshot", self.state.version, phase="load")
-        self._move_to(self.state)
+        self.mesh = self.recovery.mesh_of(roster)
+        self._guarded(lambda: self._enter(self.recovery.form(roster)))
 
     def _enter(self, mesh: Mesh) -> None:
         """A generation stands: work goes on in it."""
@@ -159,60 +119,78 @@ class Supervisor:
     def _recover(self, broken: GenerationBroken) -> None:
         done = self.recovery.run(self.mesh, broken, self._completed())
         if done.state is not None:
-            self.state, self.iteration = done.state, None
+            self.state, self.iteration, self.save_due = done.state, None, False
         else:
             self.state, self.iteration = self.trail.back_to(done.version)
         self._enter(done.mesh)
         self._refill()
 
     def _advance(self) -> None:
-        """The next piece of work: a warm-up step, or an iteration and the save that is due after it."""
+        """The next piece of work. Each is done again from its beginning, or from where it was, after a fault."""
         warmup_steps = self.config.train.warmup_steps
-        if self.state.warmup_done < warmup_steps:
+        if not self.placed:
+            self._place()
+        elif self.save_due:
+            self._save()
+        elif self.state.warmup_done < warmup_steps:
             self._move_to(warmup_step(self.shop, self.state))
-            return
-        if warmup_steps and not self.state.begun:
+        elif warmup_steps and not self.state.begun:
             self._begin_ppo()
-            return
+        elif self.state.iteration < self.config.train.iterations:
+            self._iterate()
+        else:
+            self._finish()
+
+    def _place(self) -> None:
+        """Every slot at the state that the run begins with: the newest checkpoint, or the weights as drawn."""
+        manifest = self.saver.latest() if self.resume else None
+        if manifest is not None:
+            self.state = self.saver.restore(self.mesh, manifest)
+            self._event("resumed", f"from the checkpoint of step {manifest.step}, iteration {manifest.iteration}")
+        self.mesh.call("snapshot", self.state.version, phase="load")
+        self._move_to(self.state)
+        self.placed = True
+
+    def _begin_ppo(self) -> None:
+        begun = dataclasses.replace(self.state, begun=True)
+        self.mesh.call("begin_ppo", begun.version, phase="warmup")
+        self._move_to(begun)
+        self.save_due = bool(self.config.checkpoint.every_iterations)
+
+    def _iterate(self) -> None:
         if self.iteration is None:
             self.iteration = Iteration(self.shop, self.state)
             self.trail.mark(self.state.version, self.state, self.iteration)
         done = self.iteration
         self._move_to(done.run())
         self._show_iteration(done)
-        if due(self.state.iteration, self.config.checkpoint.every_iterations, self.config.train.iterations):
-            self._save(last=self.state.iteration == self.config.train.iterations)
+        every, last = self.config.checkpoint.every_iterations, self.config.train.iterations
+        self.save_due = due(self.state.iteration, every, last)
+
+    def _finish(self) -> None:
+        for index in sorted(set(range(len(self.chaos.faults))) - self.chaos.spent):
+            self._event("not_injected", f"chaos.faults[{index}]: the run was over before its place came")
+        digests = self.mesh.call("digest", phase="digest")
+        self.recovery.accounts.close_all()
+        self.digest = _join_digests(digests)
 
     def _move_to(self, state: DriverState) -> None:
         """A piece of work is done: the run stands at `state`."""
         self.state, self.iteration = state, None
         self.trail.mark(state.version, state, None)
 
-    def _begin_ppo(self) -> None:
-        begun = dataclasses.replace(self.state, begun=True)
-        self.mesh.call("begin_ppo", begun.version, phase="warmup")
-        self._move_to(begun)
-        if self.config.checkpoint.every_iterations:
-            self._save(last=False)
-
-    def _finish(self) -> None:
-        if self.saver.last_step != self.state.step:  # a fault during the last save
-            self._save(last=True)
-        self.recovery.close_all()
-        digests = self.mesh.call("digest", phase="digest")
-        self.digest = _join_digests(digests)
-
-    def _save(self, last: bool) -> None:
+    def _save(self) -> None:
+        """Publish a checkpoint. One that storage refuses is reported, and fails the run only where it is the last."""
         self._on_phase("save", "")
         try:
             record = self.saver.save(self.mesh, self.state)
+            self.files.checkpoint(record)
+            self.files.record("saved", record.uri, seconds=record.total_s)
         except (CheckpointError, StorageError) as error:
             self._event("save_failed", str(error))
-            if last:
+            if self.state.iteration == self.config.train.iterations:
                 raise
-            return
-        self.files.checkpoint(record)
-        self.files.record("saved", record.uri, seconds=record.total_s)
+        self.save_due = False
 
     def _on_phase(self, phase: str, detail: str) -> None:
         self.display.phase(phase, detail)
@@ -222,7 +200,7 @@ class Supervisor:
         self.files.step(spec, result)
         if self.iteration is not None:
             self.trail.mark(spec.version, self.state, self.iteration)
-        self.recovery.step_committed(spec.step + 1)
+        self.recovery.accounts.step_committed(spec.step + 1)
         if not self.standbys_started:
             self.standbys_started = True
             self.pool.warm_up(self.mesh.roster.standby, self.layout.world)
@@ -238,7 +216,9 @@ class Supervisor:
     def _take_faults(self, phase: CallPhase) -> tuple[Fault, ...]:
         if self.state.warmup_done < self.config.train.warmup_steps or not _has_faults(phase):
             return ()
-        faults, chaos = self.chaos.take(self.state.iteration, phase)
+        # A save belongs to the iteration before it.
+        iteration = self.state.iteration - (phase == "save")
+        faults, chaos = self.chaos.take(iteration, phase)
         for index in sorted(chaos.spent - self.chaos.spent):
             fault = self.chaos.faults[index]
             self.files.record(INJECTED, f"{index}: {fault.kind} in {phase}", slot=fault.slot)
@@ -269,41 +249,8 @@ class Supervisor:
         self.display.event(f"{event.replace('_', ' ')}: {reason}")
 
 
-def _interrupt(*_: object) -> None:
-    """SIGTERM is taken as Ctrl-C is: stop cleanly."""
-    raise KeyboardInterrupt
-
-
 def _has_faults(phase: CallPhase) -> TypeGuard[FaultPhase]:
     return phase in get_args(FaultPhase)
-
-
-def _with_absolute_url(config: Config, folder: Path) -> Config:
-    """The config with a checkpoint URL that means the same in every process."""
-    url = config.checkpoint.url
-    if url is None:
-        url = str(folder / "checkpoints")
-    elif "://" not in url:
-        url = str(Path(url).resolve())
-    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"url": url})})
-
-
-def _wants_resume(config: Config, saver: Saver) -> bool:
-    """Whether to go on from a checkpoint. Raises ConfigError where run.resume and what is stored do not agree."""
-    manifest = saver.latest()
-    if config.run.resume == "must" and manifest is None:
-        raise ConfigError("run.resume", "must", f"there is no checkpoint in {saver.store.url}: take auto to start anew")
-    if config.run.resume == "never" and manifest is not None:
-        remedy = (
-            f"{saver.store.url} holds the checkpoint of step {manifest.step}: take another run.name, or auto to go on"
-        )
-        raise ConfigError("run.resume", "never", remedy)
-    if manifest is not None and manifest.config_digest != config_digest(config):
-        remedy = (
-            f"the checkpoint in {saver.store.url} is of another configuration: take another run.name, or the old keys"
-        )
-        raise ConfigError("run.name", config.run.name, remedy)
-    return manifest is not None
 
 
 def _join_digests(digests: Sequence[str]) -> str:

@@ -34,6 +34,8 @@ from ftppo.worker.model import Learner, build_learner, build_model, forget_first
 from ftppo.worker.rollout import generate
 from ftppo.worker.state import Part, copy_weights, digest, initialize, model_parts, optimizer_parts, step_counters
 
+COLLECTIVE_HANGS = 10  # times recovery.hang_s after which a collective gives up of itself; the driver acts long before
+
 
 class Engine:
     """One rank's whole training state. Not thread-safe but for `progress`."""
@@ -66,11 +68,13 @@ class Engine:
         self.parts = self._collect_parts()
         self._reload_main_weights()
         self.memory.attach(slot, *self._flats())
-        self.release()
+        num_alive = self.release()
+        assert num_alive == 0, f"{num_alive} groups outlive the building of slot {slot}"
 
     def join(self, meet: Rendezvous, buddy: Address | None, timeout_s: float) -> None:
         """Enter the world of a generation with the models as they are; `buddy` is who keeps this rank's copies."""
-        self.groups.create(self.layout, self.slot, meet, self.device.backend, timeout_s, self.models)
+        collective_s = COLLECTIVE_HANGS * self.config.recovery.hang_s
+        self.groups.create(self.layout, self.slot, meet, self.device.backend, timeout_s, collective_s, self.models)
         self.progress.generation, self.progress.slot = meet.generation, self.slot
         for learner in (self.policy, self.critic):
             forget_first_use_answers(learner)

@@ -43,12 +43,24 @@ class Groups:
         )
         return int(self._store.port)
 
-    def create(self, layout: Layout, slot: int, meet: Rendezvous, backend: str, timeout_s: float, roots: Any) -> None:
-        """Join the world of `meet` as rank `slot` and hand the new groups to `roots`."""
-        timeout = timedelta(seconds=timeout_s)
-        store = TCPStore(meet.host, meet.port, is_master=False, timeout=timeout)
+    def create(
+        self,
+        layout: Layout,
+        slot: int,
+        meet: Rendezvous,
+        backend: str,
+        timeout_s: float,
+        collective_s: float,
+        roots: Any,
+    ) -> None:
+        """Join the world of `meet` as rank `slot` and hand the new groups to `roots`.
+
+        `timeout_s` bounds the meeting, `collective_s` every collective afterwards: the last resort, longer than any
+        deadline of the driver, which ends what hangs itself.
+        """
+        store = TCPStore(meet.host, meet.port, is_master=False, timeout=timedelta(seconds=timeout_s))
         prefixed = PrefixStore(f"generation-{meet.generation}", store)
-        self._initialize(layout, slot, backend, prefixed, timeout)
+        self._initialize(layout, slot, backend, prefixed, timedelta(seconds=collective_s))
         swap(roots, lambda held: self.live[held.number] if isinstance(held, Released) else None)
 
     def create_alone(self, layout: Layout, slot: int) -> None:
@@ -85,7 +97,7 @@ class Groups:
                 pipeline_model_parallel_size=layout.pp,
                 context_parallel_size=layout.cp,
                 create_gloo_process_groups=False,
-                distributed_timeout_minutes=max(1, int(timeout.total_seconds() // 60)),
+                distributed_timeout_minutes=timeout.total_seconds() / 60,  # type: ignore[arg-type]
             )
         world = dist.group.WORLD
         assert world is not None

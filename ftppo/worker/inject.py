@@ -38,6 +38,11 @@ def _raise(fault: Fault) -> None:
     raise InjectedFault(f"injected in {fault.phase} of iteration {fault.iteration}")
 
 
+def _kill_node(fault: Fault) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)  # an actor's parent is its node's raylet; the node's other actors follow it
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _no_memory(fault: Fault) -> None:
     raise MemoryError(f"injected in {fault.phase} of iteration {fault.iteration}")
 
@@ -62,4 +67,5 @@ _KINDS: dict[str, Callable[[Fault], None]] = {
     "gil_hang": _hold_interpreter,
     "slow": lambda fault: time.sleep(fault.seconds),
     "oom": _no_memory,
+    "kill_node": _kill_node,
 }

@@ -23,6 +23,6 @@ def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple
     here = ((targets >= start) & (targets < start + logits.shape[-1])).float()
     chosen = shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1) * here
     sums = torch.stack((weights.sum(-1), (weights * shifted).sum(-1), chosen))
-    total, weighted, target = reduce_from_tensor_model_parallel_region(sums)
+    total, weighted, target = reduce_from_tensor_model_parallel_region(sums, group=group)
     log_total = total.log()
     return target - log_total, log_total - weighted / total

@@ -23,7 +23,7 @@ type Collectives = list[tuple[str, int]]  # name, size of the group
 
 def test_rebuilding_leaves_nothing_behind(mesh: Mesh, observe: Observe) -> None:
     sequences, one = case.sequences(), observe(case.ONE).scores
-    with World(mesh, case.config(Layout(dp=2, tp=2))) as world:
+    with World(mesh, case.config(Layout(tp=2))) as world:
         wanted, digests = world.score(sequences), world.digests()
         assert case.difference(wanted.logprobs, one.logprobs) < 1e-4
         assert world.each("release") == [0] * len(world.slots)

@@ -1,0 +1,85 @@
+"""Starts a run and accounts for its end. Comes in: a Config; goes out: an exit status, and the files of the run.
+
+What would stop the run is asked before an actor starts: the task, the store, whether and what to resume.
+"""
+
+import signal
+from pathlib import Path
+
+from ftppo.checkpoint.stores import config_digest
+from ftppo.clock import SystemClock
+from ftppo.config import Config
+from ftppo.driver.cluster import connect
+from ftppo.driver.display import make_display
+from ftppo.driver.report import write_report
+from ftppo.driver.runfiles import REPORT, RunFiles
+from ftppo.driver.saver import Saver
+from ftppo.driver.supervisor import Supervisor
+from ftppo.errors import ConfigError, FtppoError
+from ftppo.storage.url import preflight
+from ftppo.tasks.build import build_task, build_tokenizer
+
+FINISHED, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def run(config: Config) -> int:
+    """Train as `config` says. Returns the exit status; the last line printed says where the report is."""
+    clock = SystemClock()
+    folder = Path(config.run.dir).resolve() / config.run.name
+    config = _with_absolute_url(config, folder)
+    task, tokenizer = build_task(config.task, config.seed), build_tokenizer(config.task)
+    saver = Saver(config, clock)
+    preflight(saver.store)
+    resume = _wants_resume(config, saver)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with connect(config) as cluster, RunFiles(folder, clock, resume) as files:
+        files.config(config.model_dump(mode="json"))
+        display = make_display(config.run.progress, clock)
+        supervisor = Supervisor(config, clock, files, display, saver)
+        try:
+            supervisor.run(cluster, task, tokenizer, resume)
+            status = FINISHED
+        except BaseException as error:
+            supervisor.reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)
+            status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+            if not isinstance(error, KeyboardInterrupt | FtppoError):
+                raise  # a fault of ours: the files say that the run failed, the traceback says why
+        finally:
+            summary = supervisor.summary("finished" if supervisor.reason is None else "failed")
+            files.summary(summary)
+            write_report(folder)
+            display.finish(summary, folder / REPORT)
+    return status
+
+
+def _interrupt(*_: object) -> None:
+    """SIGTERM is taken as Ctrl-C is: stop cleanly."""
+    raise KeyboardInterrupt
+
+
+def _with_absolute_url(config: Config, folder: Path) -> Config:
+    """The config with a checkpoint URL that means the same in every process."""
+    url = config.checkpoint.url
+    if url is None:
+        url = str(folder / "checkpoints")
+    elif "://" not in url:
+        url = str(Path(url).resolve())
+    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"url": url})})
+
+
+def _wants_resume(config: Config, saver: Saver) -> bool:
+    """Whether to go on from a checkpoint. Raises ConfigError where run.resume and what is stored do not agree."""
+    manifest = saver.latest()
+    if config.run.resume == "must" and manifest is None:
+        raise ConfigError("run.resume", "must", f"there is no checkpoint in {saver.store.url}: take auto to start anew")
+    if config.run.resume == "never" and manifest is not None:
+        remedy = (
+            f"{saver.store.url} holds the checkpoint of step {manifest.step}: take another run.name, or auto to go on"
+        )
+        raise ConfigError("run.resume", "never", remedy)
+    if manifest is not None and manifest.config_digest != config_digest(config):
+        remedy = (
+            f"the checkpoint in {saver.store.url} is of another configuration: take another run.name, or the old keys"
+        )
+        raise ConfigError("run.name", config.run.name, remedy)
+    return manifest is not None
