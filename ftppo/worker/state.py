@@ -87,7 +87,7 @@ def digest(parts: Iterable[Part]) -> str:
 def _shards(model: GPTModel) -> Iterator[tuple[ShardedTensor, torch.nn.Parameter]]:
     """Megatron-Core's description of each parameter (two of a fused gate and up projection), with the parameter."""
     by_storage = {param.data_ptr(): param for param in model.parameters()}
-    described, _ = extract_sharded_base(model.sharded_state_dict(metadata=_METADATA))
+    described, _ = extract_sharded_base(model.sharded_state_dict(metadata=_metadata()))
     for entry in _leaves(described):
         shards = entry.build() if isinstance(entry, ShardedTensorFactory) else [entry]
         param = by_storage[entry.data.data_ptr()]
@@ -95,7 +95,9 @@ def _shards(model: GPTModel) -> Iterator[tuple[ShardedTensor, torch.nn.Parameter
             yield shard, param
 
 
-_METADATA = {"singleton_local_shards": False, "non_homogeneous_layers": False}
+def _metadata() -> dict[str, Any]:
+    # Megatron-Core puts a process group into it: one that is shared would carry the group into the next generation.
+    return {"singleton_local_shards": False, "non_homogeneous_layers": False}
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
