@@ -8,6 +8,7 @@ import hashlib
 from ftppo.config import Checkpoint, Config
 from ftppo.storage.base import ObjectStore
 from ftppo.storage.retry import Retrier, RetryPolicy
+from ftppo.storage.retrying import RetryingStore
 from ftppo.storage.url import open_store
 
 
@@ -17,9 +18,15 @@ def store_of(knobs: Checkpoint) -> ObjectStore:
     return open_store(knobs.url, endpoint=knobs.endpoint, checksums=knobs.checksums)
 
 
-def make_retrier(knobs: Checkpoint) -> Retrier:
-    """Retries for one save or load of one rank."""
-    return Retrier(RetryPolicy(knobs.retries, knobs.retry_first_s, knobs.retry_cap_s, knobs.retry_deadline_s))
+def retrying_store_of(knobs: Checkpoint, slot: int = 0) -> ObjectStore:
+    """The same store for all that is not written through a BufferedWriter, which retries by itself."""
+    return RetryingStore(store_of(knobs), make_retrier(knobs, slot))
+
+
+def make_retrier(knobs: Checkpoint, slot: int) -> Retrier:
+    """Retries for one save or load of one rank; ranks that fail together do not try again together."""
+    policy = RetryPolicy(knobs.retries, knobs.retry_first_s, knobs.retry_cap_s, knobs.retry_deadline_s)
+    return Retrier(policy, seed=slot)
 
 
 def config_digest(config: Config) -> str:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ftppo.checkpoint.catalog import Catalog
 from ftppo.checkpoint.manifest import Header, Manifest
-from ftppo.checkpoint.stores import config_digest, store_of
+from ftppo.checkpoint.stores import config_digest, retrying_store_of
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.mesh import Mesh
@@ -28,7 +28,7 @@ class Saver:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.config, self.clock = config, clock
-        self.store = store_of(config.checkpoint)
+        self.store = retrying_store_of(config.checkpoint)
         self.catalog = Catalog(self.store, clock)
         self.last_step: int | None = None
 

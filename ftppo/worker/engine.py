@@ -11,22 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ftppo.checkpoint.catalog import Catalog
 from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header, Manifest
-from ftppo.checkpoint.pieces import Piece
-from ftppo.checkpoint.publish import publish
-from ftppo.checkpoint.shards import read_shards, write_shards
 from ftppo.checkpoint.snapshot import Flat
-from ftppo.checkpoint.stores import make_retrier, store_of
 from ftppo.config import Config
 from ftppo.plan.topology import Layout
-from ftppo.storage.base import ObjectStore
 from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
 from ftppo.worker import update
 from ftppo.worker.beacon import Progress
 from ftppo.worker.device import Device
+from ftppo.worker.durable import Durable
 from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
@@ -68,6 +63,8 @@ class Engine:
         self.parts = self._collect_parts()
         self._reload_main_weights()
         self.memory.attach(slot, *self._flats())
+        counters = {"optimizer.step": step_counters(self.policy), "critic.optimizer.step": step_counters(self.critic)}
+        self.durable = Durable(self.config.checkpoint, slot, self.parts, counters)
         num_alive = self.release()
         assert num_alive == 0, f"{num_alive} groups outlive the building of slot {slot}"
 
@@ -176,29 +173,18 @@ class Engine:
         """Write this rank's part of the state into the attempt's folder. Raises StorageError."""
         self.progress.enter("save")
         self.progress.tick()
-        pieces = [part.piece for part in self.parts if part.mine] + self._counter_pieces(self.slot == 0)
-        knobs = self.config.checkpoint
-        record = write_shards(
-            pieces, self._store(), prefix, self.slot, make_retrier(knobs), knobs.part_bytes, knobs.ring_buffers
-        )
+        record = self.durable.save(prefix)
         self.progress.enter("idle")
         return record
 
     def publish(self, header: Header, records: list[ShardRecord]) -> Manifest | None:
         """Make what all ranks have written a checkpoint: slot 0 does it, the others return None."""
-        if self.slot != 0:
-            return None
-        return publish(self._store(), header, records, self.layout.world)
+        return self.durable.publish(header, records, self.layout.world)
 
     def load(self, manifest: Manifest) -> int:
         """Fill this rank's state from a checkpoint of any layout. Returns the bytes fetched."""
         self.progress.enter("load")
-        store, counters = self._store(), self._counter_pieces(True)
-        index = Catalog(store).index(manifest)
-        fetched = read_shards([part.piece for part in self.parts] + counters, index, store, manifest.prefix)
-        for counter, learner in zip(counters, (self.policy, self.critic), strict=True):
-            for step in step_counters(learner):
-                step.fill_(float(counter.tensor))
+        fetched = self.durable.load(manifest)
         self.progress.enter("idle")
         return fetched
 
@@ -233,9 +219,6 @@ class Engine:
         moving = [part.piece.tensor for part in self.parts if not part.piece.key.startswith("reference.")]
         return Flat([*moving, *step_counters(self.policy), *step_counters(self.critic)]), Flat(frozen)
 
-    def _store(self) -> ObjectStore:
-        return store_of(self.config.checkpoint)
-
     def _new_model(self, name: str) -> Any:
         model = build_model(self.config, self.device, self.vocab_size, self.seq, scalar_head=name == "critic")
         self._draw(name, model)
@@ -256,12 +239,6 @@ class Engine:
         if "reference" in self.models:
             parts += model_parts(self.models["reference"], "reference.")
         return parts
-
-    def _counter_pieces(self, wanted: bool) -> list[Piece]:
-        if not wanted:
-            return []
-        named = (("optimizer.step", self.policy), ("critic.optimizer.step", self.critic))
-        return [Piece(name, (), (), step_counters(learner)[0].clone()) for name, learner in named]
 
     def _micro(self, batch: Batch) -> int:
         return math.gcd(batch.tokens.shape[0], self.config.train.micro_batch)

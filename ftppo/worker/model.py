@@ -210,6 +210,7 @@ def _allocate_moments(learner: Learner) -> None:
     # torch's Adam makes them at its first step; a state that exists from the start can be copied from the start.
     for optimizer in inner_optimizers(learner):
         for group in optimizer.optimizer.param_groups:
+            group["fused"] = True  # one kernel for all parameters
             for param in group["params"]:
                 optimizer.optimizer.state[param] = {
                     "step": torch.tensor(0.0, dtype=torch.float32),

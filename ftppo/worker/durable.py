@@ -1,0 +1,51 @@
+"""A rank's part of a durable checkpoint. Comes in: Parts and step counters; goes out: a ShardRecord, or filled tensors.
+
+Each rank writes and reads alone, without collectives; slot 0 publishes once the driver has seen all succeed.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ftppo.checkpoint.catalog import Catalog
+from ftppo.checkpoint.index import ShardRecord
+from ftppo.checkpoint.manifest import Header, Manifest
+from ftppo.checkpoint.pieces import Piece
+from ftppo.checkpoint.publish import publish
+from ftppo.checkpoint.shards import read_shards, write_shards
+from ftppo.checkpoint.stores import make_retrier, retrying_store_of, store_of
+from ftppo.config import Checkpoint
+from ftppo.worker.state import Part
+
+
+class Durable:
+    """Saves and loads the state of one slot. `counters` are, by name, Adam's step counts, all of one name equal."""
+
+    def __init__(self, knobs: Checkpoint, slot: int, parts: Sequence[Part], counters: dict[str, list[Tensor]]) -> None:
+        self.knobs, self.slot, self.parts, self.counters = knobs, slot, parts, counters
+
+    def save(self, prefix: str) -> ShardRecord:
+        """Write what this rank is to write into the attempt's folder. Raises StorageError."""
+        pieces = [part.piece for part in self.parts if part.mine]
+        if self.slot == 0:
+            pieces += self._counter_pieces()
+        knobs, retrier = self.knobs, make_retrier(self.knobs, self.slot)
+        return write_shards(pieces, store_of(knobs), prefix, self.slot, retrier, knobs.part_bytes, knobs.ring_buffers)
+
+    def publish(self, header: Header, records: Sequence[ShardRecord], num_writers: int) -> Manifest | None:
+        """Make what all ranks have written a checkpoint: slot 0 does it, the others return None."""
+        return publish(retrying_store_of(self.knobs), header, records, num_writers) if self.slot == 0 else None
+
+    def load(self, manifest: Manifest) -> int:
+        """Fill the state from a checkpoint of any layout. Returns the bytes fetched. Raises CheckpointError."""
+        store, counters = retrying_store_of(self.knobs, self.slot), self._counter_pieces()
+        index = Catalog(store).index(manifest)
+        pieces = [part.piece for part in self.parts]
+        fetched = read_shards([*pieces, *counters], index, store, manifest.prefix)
+        for counter, steps in zip(counters, self.counters.values(), strict=True):
+            for step in steps:
+                step.fill_(float(counter.tensor))
+        return fetched
+
+    def _counter_pieces(self) -> list[Piece]:
+        return [Piece(name, (), (), steps[0].clone()) for name, steps in self.counters.items()]
