@@ -32,6 +32,7 @@ class Member:
     bundle: int  # index in the placement group
     place: Whereabouts | None = None  # None until it has come up
     snapshots: tuple[str, int] | None = None  # where its snapshots are found; None until it is warm
+    built_for: int | None = None  # of a standby: the slot whose models it has ready
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,15 @@ class Pool:
             self._learn(name, snapshots=address)
 
     def warm_up(self, standbys: Sequence[str], num_slots: int) -> None:
-        """Begin to warm standbys, each for the shape of some slot. Returns at once."""
-        for index, name in enumerate(standbys):
+        """Begin to warm standbys, each built for a slot that the fewest others are built for. Returns at once."""
+        for name in standbys:
+            covered = [member.built_for for member in self.members.values() if member.built_for is not None]
+            slot = min(range(num_slots), key=lambda slot: (covered.count(slot), slot))
+            self._learn(name, built_for=slot)
             handle = self.members[name].handle
             place = handle.whereabouts.remote()
             address = handle.prepare.remote(*self._prepare_args)
-            self._warming[handle.build.remote(index % num_slots)] = _Warming(name, place, address)
+            self._warming[handle.build.remote(slot)] = _Warming(name, place, address)
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Exception | None]]:
         """Standbys whose warming has ended since last asked, with the error of those that failed."""
@@ -116,6 +120,17 @@ class Pool:
         """These standbys hold slots from now on."""
         taken = set(names)
         self.warm = [name for name in self.warm if name not in taken]
+        for name in taken:
+            self._learn(name, built_for=None)
+
+    def fitting(self, lost: Sequence[int], names: Sequence[str]) -> list[str]:
+        """`names` in an order in which, as far as can be, each of the `lost` slots meets a standby built for it."""
+        left, order = list(names), []
+        for slot in lost:
+            if left:
+                order.append(next((name for name in left if self.members[name].built_for == slot), left[-1]))
+                left.remove(order[-1])
+        return order + left
 
     def retire(self, name: str) -> None:
         """End an actor, whatever its state: stopped, hung or dead already. Its bundle comes free."""

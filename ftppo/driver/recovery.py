@@ -160,7 +160,8 @@ class Recovery:
             roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
 
     def _plan(self, roster: Roster, faults: Sequence[Fault], copies: Common | None) -> Plan:
-        warm = [name for name in self.pool.warm if roster.stands_by(name)]
+        lost = sorted({fault.slot for fault in faults})
+        warm = self.pool.fitting(lost, [name for name in self.pool.warm if roster.stands_by(name)])
         return plan_recovery(
             roster,
             faults,
