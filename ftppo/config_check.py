@@ -24,7 +24,7 @@ VOCAB_MULTIPLE = 16  # what the tokenizers pad their vocabularies to
 
 def check(config: "Config") -> None:
     """Raise ConfigError for the first combination of keys that cannot run."""
-    for part in (_layout, _model, _batches, _sequence, _algo, _task, _cluster, _run, _checkpoint, _recovery, _chaos):
+    for part in (_layout, _model, _batches, _sequence, _algo, _task, _cluster, _run, _checkpoint, _chaos, _not_yet):
         part(config)
 
 
@@ -200,14 +200,6 @@ def _check_url(url: str | None) -> str | None:
     return scheme
 
 
-def _recovery(config: "Config") -> None:
-    if config.recovery.when_short == "shrink":
-        remedy = (
-            "shrinking takes whole data-parallel replicas away, and parallel.dp=1 has none to spare: 'wait' or 'fail'"
-        )
-        _require(config.parallel.dp > 1, "recovery.when_short", "shrink", remedy)
-
-
 def _chaos(config: "Config") -> None:
     world = config.parallel.num_slots
     for place, fault in enumerate(config.chaos.faults):
@@ -217,3 +209,13 @@ def _chaos(config: "Config") -> None:
         if fault.kind == "slow":
             remedy = "slow needs the seconds that it lasts"
             _require(fault.seconds > 0, f"{key}.seconds", fault.seconds, remedy)
+
+
+def _not_yet(config: "Config") -> None:
+    """Refuse keys whose meaning is settled and whose work is not done: one without effect would mislead."""
+    recovery = config.recovery
+    remedy = "going on with fewer replicas is not there yet: 'fail' or 'wait', and more actors in cluster.standby"
+    _require(recovery.when_short != "shrink", "recovery.when_short", recovery.when_short, remedy)
+    remedy = "actors do not outlive their driver yet, so nothing is timed by this: leave it out"
+    default = type(recovery).model_fields["orphan_s"].default
+    _require(recovery.orphan_s == default, "recovery.orphan_s", recovery.orphan_s, remedy)

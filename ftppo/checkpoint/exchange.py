@@ -4,10 +4,10 @@ A message is a length, a JSON header of that length, and the bytes that the head
 run's token and the sender's generation; a server refuses what is of another run or of an earlier generation.
 """
 
+import contextlib
 import json
 import queue
 import socket
-import socketserver
 import struct
 import threading
 import zlib
@@ -22,6 +22,8 @@ Address = tuple[str, int]
 
 _LENGTH = struct.Struct("!I")
 _MAX_HEADER = 4096  # bytes
+_CHUNK_BYTES = 16 * 2**20
+_ACCEPT_AGAIN_S = 0.1
 
 
 class Exchange:
@@ -30,54 +32,67 @@ class Exchange:
     def __init__(self, holdings: Holdings, token: str, host: str, timeout_s: float) -> None:
         self.holdings, self.token, self.timeout_s = holdings, token, timeout_s
         self.generation = -1
-        exchange = self
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                exchange.serve(self.request)
-
-        class Server(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            block_on_close = False
-
-        self._server = Server(("0.0.0.0", 0), Handler)
-        self.address: Address = (host, self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, name="snapshot-server", daemon=True).start()
-
-    def serve(self, connection: socket.socket) -> None:
-        """Answer one peer until it hangs up."""
-        connection.settimeout(None)  # a peer may be silent between steps
-        while True:
-            try:
-                header = _receive_header(connection)
-                connection.settimeout(self.timeout_s)
-                self._answer(connection, header)
-                connection.settimeout(None)
-            except (OSError, CheckpointError):
-                return
+        self._listener = socket.create_server(("0.0.0.0", 0))
+        self.address: Address = (host, self._listener.getsockname()[1])
+        self._closed = threading.Event()
+        self._peers: dict[threading.Thread, socket.socket] = {}
+        self._acceptor = threading.Thread(target=self._accept, name="snapshot-server", daemon=True)
+        self._acceptor.start()
 
     def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop listening and hang up on all peers. Leaves no thread and no socket."""
+        self._closed.set()
+        _shut_down(self._listener)
+        self._acceptor.join(self.timeout_s)
+        self._listener.close()
+        for thread, connection in list(self._peers.items()):
+            _shut_down(connection)
+            thread.join(self.timeout_s)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed; or the peer gave up, or no descriptor is left, and the next one may get in
+                if self._closed.wait(_ACCEPT_AGAIN_S):
+                    return
+                continue
+            thread = threading.Thread(target=self._serve, args=(connection,), name="snapshot-peer", daemon=True)
+            self._peers[thread] = connection
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Answer one peer until it hangs up, or is found not to be one of ours."""
+        try:
+            with contextlib.suppress(OSError, CheckpointError), connection:
+                while True:
+                    connection.settimeout(None)  # a peer may be silent between steps
+                    header = _receive_header(connection)
+                    connection.settimeout(self.timeout_s)
+                    self._answer(connection, header)
+        finally:
+            del self._peers[threading.current_thread()]
 
     def _answer(self, connection: socket.socket, header: dict[str, Any]) -> None:
-        tag = Tag(int(header["slot"]), int(header["version"]))
-        if header["token"] != self.token:
+        if header.get("token") != self.token:
             raise CheckpointError("a snapshot of another run")
+        tag = Tag(int(header["slot"]), int(header["version"]))
         if header["op"] == "put":
             buffer = self.holdings.blank(int(header["bytes"]))
             _receive_into(connection, memoryview(buffer))
-            stale = int(header["generation"]) < self.generation
-            if not stale:
+            good = not self._is_stale(header) and zlib.crc32(buffer) == header["crc32"]
+            if good:
                 self.holdings.put(tag, buffer)
-            _send_header(connection, {"ok": not stale})
+            _send_header(connection, {"ok": good})
             return
-        held = self.holdings.get(tag)
+        held = self.holdings.get(tag) if not self._is_stale(header) else None
         found = {"bytes": held.nbytes, "crc32": zlib.crc32(held)} if held is not None else {"bytes": -1, "crc32": 0}
         _send_header(connection, found)
         if held is not None:
-            connection.sendall(memoryview(held))
+            _send_all(connection, held)
+
+    def _is_stale(self, header: dict[str, Any]) -> bool:
+        return int(header["generation"]) < self.generation
 
 
 class Courier:
@@ -90,55 +105,77 @@ class Courier:
         self._token, self._generation, self._address, self._timeout_s = token, generation, address, timeout_s
         self._orders: queue.Queue[tuple[Tag, Buffer] | None] = queue.Queue()
         self._connection: socket.socket | None = None
+        self._closed = threading.Event()
         self.delivered: dict[int, int] = {}  # slot -> newest version that the buddy holds
         threading.Thread(target=self._work, name="snapshot-courier", daemon=True).start()
 
     def send(self, tag: Tag, buffer: Buffer) -> None:
         """Have `buffer` taken to the buddy; it must stay as it is until `settle` returns."""
+        assert not self._closed.is_set(), "nobody is left to take it"
         self._orders.put((tag, buffer))
 
     def settle(self) -> None:
-        """Wait until nothing is on its way. Every delivery has its own deadline."""
+        """Wait until nothing is on its way. A delivery that does not move for `timeout_s` is given up."""
         self._orders.join()
 
     def close(self) -> None:
-        """Stop after what is on its way."""
+        """Break off what is on its way and drop what waits. After a `settle` no thread and no socket is left.
+
+        Does not wait itself: a connection to a machine that is gone may take until its deadline to fail.
+        """
+        if self._closed.is_set():
+            return
+        self._closed.set()
         self._orders.put(None)
-        if self._connection is not None:
-            self._connection.close()
+        if (connection := self._connection) is not None:
+            _shut_down(connection)
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
             try:
-                self._deliver(*order)
+                if not self._closed.is_set():
+                    self._deliver(*order)
             except (OSError, CheckpointError):
-                self._connection = None
+                self._hang_up()
             finally:
                 self._orders.task_done()
+        self._hang_up()
         self._orders.task_done()
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _deliver(self, tag: Tag, buffer: Buffer) -> None:
         if self._connection is None:
             self._connection = _connect(self._address, self._timeout_s)
+        if self._closed.is_set():  # meanwhile: who closed did not see this connection
+            return
         header = {"op": "put", "token": self._token, "generation": self._generation, "bytes": buffer.nbytes}
-        _send_header(self._connection, header | {"slot": tag.slot, "version": tag.version})
-        self._connection.sendall(memoryview(buffer))
+        about = {"slot": tag.slot, "version": tag.version, "crc32": zlib.crc32(buffer)}
+        _send_header(self._connection, header | about)
+        _send_all(self._connection, buffer)
         if _receive_header(self._connection)["ok"] and tag.version != FROZEN:
             self.delivered[tag.slot] = tag.version
 
 
 def fetch(token: str, generation: int, address: Address, tag: Tag, timeout_s: float) -> Buffer:
-    """The copy under `tag` that the actor at `address` holds. Raises CheckpointError where it holds no whole one."""
-    with _connect(address, timeout_s) as connection:
-        header = {"op": "get", "token": token, "generation": generation, "slot": tag.slot, "version": tag.version}
-        _send_header(connection, header)
-        answer = _receive_header(connection)
-        if answer["bytes"] < 0:
-            raise CheckpointError(f"{address[0]}:{address[1]} does not hold version {tag.version} of slot {tag.slot}")
-        buffer = np.empty(answer["bytes"], dtype=np.uint8)
-        _receive_into(connection, memoryview(buffer))
+    """The copy under `tag` that the actor at `address` holds. Raises CheckpointError where no whole one comes."""
+    what, where = f"version {tag.version} of slot {tag.slot}", f"{address[0]}:{address[1]}"
+    header = {"op": "get", "token": token, "generation": generation, "slot": tag.slot, "version": tag.version}
+    try:
+        with _connect(address, timeout_s) as connection:
+            _send_header(connection, header)
+            answer = _receive_header(connection)
+            if answer["bytes"] < 0:
+                raise CheckpointError(f"{where} does not hold {what}")
+            buffer = np.empty(answer["bytes"], dtype=np.uint8)
+            _receive_into(connection, memoryview(buffer))
+    except OSError as error:
+        raise CheckpointError(f"{where} did not hand over {what}: {error}") from error
     if zlib.crc32(buffer) != answer["crc32"]:
-        raise CheckpointError(f"version {tag.version} of slot {tag.slot} changed on its way from {address[0]}")
+        raise CheckpointError(f"{what} changed on its way from {where}")
     return buffer
 
 
@@ -146,6 +183,19 @@ def _connect(address: Address, timeout_s: float) -> socket.socket:
     connection = socket.create_connection(address, timeout=timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+def _shut_down(connection: socket.socket) -> None:
+    """Wake whoever waits on it, in whatever thread; the socket stays theirs to close."""
+    with contextlib.suppress(OSError):  # it has ended already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _send_all(connection: socket.socket, buffer: Buffer) -> None:
+    # In chunks, as the timeout is that of one sendall as a whole: what is large is not late.
+    view = memoryview(buffer)
+    for start in range(0, len(view), _CHUNK_BYTES):
+        connection.sendall(view[start : start + _CHUNK_BYTES])
 
 
 def _send_header(connection: socket.socket, header: dict[str, Any]) -> None:
@@ -161,7 +211,12 @@ def _receive_header(connection: socket.socket) -> dict[str, Any]:
         raise CheckpointError(f"a header of {size} bytes is none of ours")
     text = bytearray(size)
     _receive_into(connection, memoryview(text))
-    found: dict[str, Any] = json.loads(text)
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError("a header that is no JSON is none of ours") from error
+    if not isinstance(found, dict):
+        raise CheckpointError("a header without fields is none of ours")
     return found
 
 

@@ -44,11 +44,14 @@ class Holdings:
         return np.empty(num_bytes, dtype=np.uint8)
 
     def put(self, tag: Tag, buffer: Buffer) -> None:
-        """Hold `buffer` under `tag`; what is older than the newest versions of its slot goes."""
+        """Hold `buffer` under `tag`; of its slot the newest versions up to this one stay: later ones did not happen."""
         with self._lock:
             self._held[tag] = buffer
+            if tag.version == FROZEN:
+                return
             versions = sorted(held.version for held in self._held if held.slot == tag.slot and held.version != FROZEN)
-            for version in versions[:-KEPT]:
+            reached = [version for version in versions if version <= tag.version]
+            for version in set(versions) - set(reached[-KEPT:]):
                 self._spare.append(self._held.pop(Tag(tag.slot, version)))
             del self._spare[:-KEPT]
 

@@ -8,16 +8,18 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import psutil
 import ray
 
 from ftppo.config import Config
 from ftppo.errors import ClusterError, ConfigError
 from ftppo.worker.actor import send_tensors_as_arrays
 
+SHUTDOWN_S = 3.0  # Ray's processes end within this time when asked
 OBJECT_STORE_BYTES = 512 * 2**20  # of a cluster of our own; batches of tokens are small
 
 
@@ -51,9 +53,20 @@ def connect(config: Config) -> Iterator[Cluster]:
         _check_capacity(config, cluster)
         yield cluster
     finally:
+        started = psutil.Process().children(recursive=True) if own else []
         ray.shutdown()
+        _end(started)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    """See that they are gone: a cluster that came up half, or an actor that hangs, is not ended by Ray's shutdown."""
+    _, alive = psutil.wait_procs(processes, timeout=SHUTDOWN_S)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=SHUTDOWN_S)
 
 
 def _initialize(config: Config, address: str, folder: str | None) -> None:
@@ -70,7 +83,7 @@ def _initialize(config: Config, address: str, folder: str | None) -> None:
             runtime_env={"env_vars": _actor_environment(config)},
             **own,  # type: ignore[arg-type]
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises bare ones too, as where a node takes too long to start
         raise ClusterError(
             f"no Ray cluster at {address}: {error}; set cluster.address, or 'local' for one of our own"
         ) from error
@@ -90,6 +103,10 @@ def _kind(config: Config, num_gpus: float) -> Literal["cpu", "cuda"]:
 
 
 def _check_capacity(config: Config, cluster: Cluster) -> None:
+    num_nodes = sum(node["Alive"] for node in ray.nodes())
+    if num_nodes < 2 and any(fault.kind == "kill_node" for fault in config.chaos.faults):
+        remedy = "this cluster has one node, and the run would die with it: kill_dp_group kills a whole replica"
+        raise ConfigError("chaos.faults", "kill_node", remedy)
     parallel = config.parallel
     world = parallel.dp * parallel.tp * parallel.pp * parallel.cp
     num_bundles = world + config.cluster.standby

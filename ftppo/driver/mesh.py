@@ -43,6 +43,7 @@ class Mesh:
         self.faults: Callable[[CallPhase], tuple[Fault, ...]] = lambda phase: ()
         self.delivered: dict[int, int] = {}
         self.leaving: set[int] = set()
+        self.writing = False  # whether any slot was still writing a checkpoint when it answered last
 
     @property
     def committed(self) -> int | None:
@@ -75,6 +76,7 @@ class Mesh:
         replies = self.wait(references, phase, deadline_s)
         self.delivered |= {slot: reply.delivered for slot, reply in replies.items() if reply.delivered is not None}
         self.leaving = {slot for slot, reply in replies.items() if reply.leaving}
+        self.writing = any(not reply.idle for reply in replies.values())
         return dispatch.merge([replies[slot].result for slot in collectors])
 
     def check_leaving(self) -> None:

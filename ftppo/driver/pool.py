@@ -125,11 +125,13 @@ class Pool:
 
     def fitting(self, lost: Sequence[int], names: Sequence[str]) -> list[str]:
         """`names` in an order in which, as far as can be, each of the `lost` slots meets a standby built for it."""
-        left, order = list(names), []
+        left, fits = list(names), dict[int, str]()
         for slot in lost:
-            if left:
-                order.append(next((name for name in left if self.members[name].built_for == slot), left[-1]))
-                left.remove(order[-1])
+            fit = next((name for name in left if self.members[name].built_for == slot), None)
+            if fit is not None:
+                fits[slot] = fit
+                left.remove(fit)
+        order = [fits[slot] if slot in fits else left.pop() for slot in lost if slot in fits or left]
         return order + left
 
     def retire(self, name: str) -> None:

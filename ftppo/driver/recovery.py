@@ -20,7 +20,7 @@ from ftppo.driver.pool import Member, Pool
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import Saver
 from ftppo.errors import CheckpointError, ClusterError, RepeatedFault
-from ftppo.plan.faults import ExitKind, Fault, FaultKind, Observation, judge
+from ftppo.plan.faults import NO_SLOT, ExitKind, Fault, FaultKind, Observation, judge
 from ftppo.plan.holders import Common, newest_common
 from ftppo.plan.recovery import GiveUp, Plan, Source, Substitute, Wait, plan_recovery
 from ftppo.plan.roster import Roster
@@ -90,7 +90,7 @@ class Recovery:
                 self._announce(faults)
                 self._refuse_repetition(faults, state)
                 watch.lap("detect")
-                copies = self._copies(roster, faults)
+                copies = self._copies(roster, faults, state.version)
                 plan = self._settle(roster, faults, copies)
                 watch.lap("promote")
                 done = self._carry_out(plan, roster, copies, watch)
@@ -106,6 +106,9 @@ class Recovery:
 
     def _judge(self, roster: Roster, broken: GenerationBroken) -> list[Fault]:
         handles = {name: self.pool.members[name].handle for name in roster.slots if name in self.pool.members}
+        for one in broken.observations:
+            if one.error is not None and not one.peer_lost:
+                self.files.record("traceback", one.error.trace, slot=one.slot)
         seen = survey(roster, handles, broken.observations, self.clock, SURVEY_S)
         return judge(seen, layout=roster.layout, hang_s=self.config.recovery.hang_s)
 
@@ -122,8 +125,8 @@ class Recovery:
             self.files.record("fault", f"{fault.kind}: {fault.reason}", slot=fault.slot)
             self.display.event(f"fault ({fault.kind}): {fault.reason}")
 
-    def _copies(self, roster: Roster, faults: Sequence[Fault]) -> Common | None:
-        """The newest version that living actors hold of every slot."""
+    def _copies(self, roster: Roster, faults: Sequence[Fault], at_most: int) -> Common | None:
+        """The newest version, up to `at_most`, that living actors hold of every slot."""
         if not self.config.snapshot.every_steps:
             return None
         lost = {fault.slot for fault in faults}
@@ -137,10 +140,14 @@ class Recovery:
         for reference in ready:
             with contextlib.suppress(ray.exceptions.RayError):  # gone since: it holds nothing
                 held[asked[reference]] = ray.get(reference)
-        return newest_common(roster.slots, held, [FROZEN] if self.config.algo.needs_reference else [])
+        also = [FROZEN] if self.config.algo.needs_reference else []
+        return newest_common(roster.slots, held, also, at_most)
 
     def _settle(self, roster: Roster, faults: Sequence[Fault], copies: Common | None) -> Substitute:
         """A plan that can be carried out now: waits for standbys while the plan is to wait."""
+        for fault in faults:
+            if fault.slot != NO_SLOT:
+                self.pool.retire(roster.actor(fault.slot))  # its bundle comes free for another
         until = self.clock.monotonic() + self.config.recovery.standby_s
         while True:
             plan = self._plan(roster, faults, copies)

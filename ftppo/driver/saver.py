@@ -23,14 +23,25 @@ from ftppo.types import DriverState
 LEFTOVER_S = 24 * 3600.0  # a failed attempt older than that is nobody's any more
 
 
+@dataclasses.dataclass(frozen=True)
+class _Pending:
+    """A save that was begun and is not published yet."""
+
+    header: Header
+    started: float  # monotonic
+    stall_s: float  # training has stood still for it so far
+
+
 class Saver:
-    """Saves and restores. `last_step` is the step of the newest checkpoint known, None where there is none."""
+    """Saves and restores, one save at a time. `last_step` is the step of the newest checkpoint; None: there is none."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.config, self.clock = config, clock
         self.store = retrying_store_of(config.checkpoint)
         self.catalog = Catalog(self.store, clock)
         self.last_step: int | None = None
+        self.pending: _Pending | None = None
+        self.prune_error: Exception | None = None
 
     def latest(self) -> Manifest | None:
         """The newest published checkpoint of this run."""
@@ -38,21 +49,41 @@ class Saver:
         self.last_step = manifest.step if manifest else None
         return manifest
 
-    def save(self, mesh: Mesh, state: DriverState) -> CheckpointRecord:
-        """Write and publish the state of all ranks. Raises CheckpointError, StorageError; nothing is published then."""
+    def begin(self, mesh: Mesh, state: DriverState) -> None:
+        """Have all ranks copy their state and start to write it. Training waits for the copies alone."""
+        assert self.pending is None, "one save at a time"
         started = self.clock.monotonic()
         header = self._header(mesh, state)
-        limit = self.config.checkpoint.save_s
-        records = mesh.call("save", header.prefix, phase="save", deadline_s=limit)
-        manifests = mesh.call("publish", header, records, phase="save.publish", deadline_s=limit)
+        mesh.call("begin_save", header.prefix, phase="save", deadline_s=self.config.checkpoint.save_s)
+        self.pending = _Pending(header, started, self.clock.monotonic() - started)
+
+    def end(self, mesh: Mesh) -> CheckpointRecord:
+        """Publish what was begun, waiting for the ranks.
+
+        Slot 0 publishes when every rank has reported success; what retention lets go is deleted after that.
+        Raises CheckpointError, StorageError; nothing is published then.
+        """
+        assert self.pending is not None, "no save was begun"
+        pending, self.pending = self.pending, None
+        waiting, limit = self.clock.monotonic(), self.config.checkpoint.save_s
+        records = mesh.call("end_save", phase="save.publish", deadline_s=limit)
+        manifests = mesh.call("publish", pending.header, records, phase="save.publish", deadline_s=limit)
         manifest: Manifest = next(found for found in manifests if found is not None)
-        self.last_step = state.step
-        self._prune()
-        spent = self.clock.monotonic() - started
-        uri = f"{self.store.url}/{manifest.prefix}"
+        self.last_step = manifest.step
+        self.prune_error = self._prune()
+        now = self.clock.monotonic()
         return CheckpointRecord(
-            state.step, uri, manifest.size_bytes, stall_s=spent, total_s=spent, retries=manifest.retries
+            step=manifest.step,
+            uri=f"{self.store.url}/{manifest.prefix}",
+            bytes=manifest.size_bytes,
+            stall_s=pending.stall_s + now - waiting,
+            total_s=now - pending.started,
+            retries=manifest.retries,
         )
+
+    def forget(self) -> None:
+        """The generation broke: what was begun in it is never published."""
+        self.pending = None
 
     def restore(self, mesh: Mesh, manifest: Manifest) -> DriverState:
         """Fill every rank from a checkpoint. Raises CheckpointError where it does not fit this run."""
@@ -72,8 +103,8 @@ class Saver:
             state=_plain(state),
         )
 
-    def _prune(self) -> None:
-        """Delete what retention lets go. A store that refuses costs space, not the run."""
+    def _prune(self) -> Exception | None:
+        """Delete what retention lets go. A store that refuses costs space, not the run: its error is returned."""
         knobs = self.config.checkpoint
         try:
             published = [(one.step, one.iteration) for one in self.catalog.published()]
@@ -81,7 +112,8 @@ class Saver:
             self.catalog.prune(step for step, _ in old)
             self.catalog.sweep(LEFTOVER_S)
         except (StorageError, CheckpointError) as error:
-            self.prune_error: Exception | None = error
+            return error
+        return None
 
 
 def driver_state(manifest: Manifest) -> DriverState:

@@ -117,6 +117,8 @@ class Supervisor:
             self._recover(broken)
 
     def _recover(self, broken: GenerationBroken) -> None:
+        self.save_due = self.save_due or self.saver.pending is not None
+        self.saver.forget()
         done = self.recovery.run(self.mesh, broken, self._completed())
         if done.state is not None:
             self.state, self.iteration, self.save_due = done.state, None, False
@@ -130,7 +132,7 @@ class Supervisor:
         warmup_steps = self.config.train.warmup_steps
         if not self.placed:
             self._place()
-        elif self.save_due:
+        elif self.save_due and self.iteration is None:
             self._save()
         elif self.state.warmup_done < warmup_steps:
             self._move_to(warmup_step(self.shop, self.state))
@@ -180,17 +182,29 @@ class Supervisor:
         self.trail.mark(state.version, state, None)
 
     def _save(self) -> None:
-        """Publish a checkpoint. One that storage refuses is reported, and fails the run only where it is the last."""
+        """Begin a checkpoint; unless it may go on behind the training, publish it too."""
+        last = self.state.iteration == self.config.train.iterations
         self._on_phase("save", "")
+        if self.saver.pending is not None:
+            self._publish()
+        self.saver.begin(self.mesh, self.state)
+        if last or not self.config.checkpoint.asynchronous:
+            self._publish(last)
+        self.save_due = False
+
+    def _publish(self, last: bool = False) -> None:
+        """End a save. One that storage refuses is reported, and fails the run only where it is the last."""
         try:
-            record = self.saver.save(self.mesh, self.state)
-            self.files.checkpoint(record)
-            self.files.record("saved", record.uri, seconds=record.total_s)
+            record = self.saver.end(self.mesh)
         except (CheckpointError, StorageError) as error:
             self._event("save_failed", str(error))
-            if self.state.iteration == self.config.train.iterations:
+            if last:
                 raise
-        self.save_due = False
+            return
+        self.files.checkpoint(record)
+        self.files.record("saved", record.uri, seconds=record.total_s)
+        if self.saver.prune_error is not None:
+            self._event("prune_failed", str(self.saver.prune_error))
 
     def _on_phase(self, phase: str, detail: str) -> None:
         self.display.phase(phase, detail)
@@ -201,6 +215,8 @@ class Supervisor:
         if self.iteration is not None:
             self.trail.mark(spec.version, self.state, self.iteration)
         self.recovery.accounts.step_committed(spec.step + 1)
+        if self.saver.pending is not None and not self.mesh.writing:
+            self._publish()
         if not self.standbys_started:
             self.standbys_started = True
             self.pool.warm_up(self.mesh.roster.standby, self.layout.world)

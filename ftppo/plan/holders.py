@@ -13,12 +13,16 @@ class Common:
 
 
 def newest_common(
-    slots: Sequence[str], held: Mapping[str, Sequence[tuple[int, int]]], also: Sequence[int] = ()
+    slots: Sequence[str],
+    held: Mapping[str, Sequence[tuple[int, int]]],
+    also: Sequence[int] = (),
+    at_most: int | None = None,
 ) -> Common | None:
     """The newest version of which every slot has a holder; None where there is no such version.
 
     `slots` are the actors of the slots, in order, the lost ones included. `held` is actor -> the (slot, version) it
     holds, for all that live. A slot's own actor is preferred; another one must hold the versions `also` besides.
+    What is newer than `at_most` does not count: whoever asks has not seen it happen.
     """
     by_slot: dict[int, dict[int, list[str]]] = {slot: {} for slot in range(len(slots))}
     for actor, tags in held.items():
@@ -27,7 +31,8 @@ def newest_common(
             own = slot < len(slots) and slots[slot] == actor
             if slot in by_slot and (own or all((slot, extra) in owned for extra in also)):
                 by_slot[slot].setdefault(version, []).append(actor)
-    versions = set.intersection(*(set(found) for found in by_slot.values())) - set(also)
+    everywhere = set.intersection(*(set(found) for found in by_slot.values())) - set(also)
+    versions = {version for version in everywhere if at_most is None or version <= at_most}
     if not versions:
         return None
     version = max(versions)

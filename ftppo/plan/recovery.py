@@ -93,7 +93,7 @@ def plan_recovery(
         return Wait(missing, f"{short}: waiting for {missing} more")
     if when_short == "shrink":
         return _shrink(roster, lost, warm_standbys, source, short, dp_fits)
-    return _give_up(f"{short}: raise cluster.standby, or set recovery.when_short to wait or shrink", NotEnoughStandbys)
+    return _give_up(f"{short}: raise cluster.standby, or set recovery.when_short=wait", NotEnoughStandbys)
 
 
 def _substitute(roster: Roster, lost: Sequence[int], warm: Sequence[str], source: Source, why: str) -> Substitute:

@@ -39,6 +39,7 @@ class Reply:
     result: Any
     delivered: int | None  # the newest version of this slot's state that its buddy is known to hold
     leaving: bool  # whether this actor was told to go
+    idle: bool  # whether nothing of a checkpoint is being written here
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ class TrainActor:
             raise self._let_go(error) from None
         finally:
             self.engine.progress.on_move = _nothing
-        return Reply(result if stamp.wanted else None, self.engine.memory.delivered, self.leaving)
+        engine, sent = self.engine, result if stamp.wanted else None
+        return Reply(sent, engine.memory.delivered, self.leaving, engine.durable.idle)
 
     def _asked_to_leave(self, *_: Any) -> None:
         """SIGTERM: the machine is wanted back. The slot moves to a standby at the next step boundary."""

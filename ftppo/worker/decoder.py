@@ -63,19 +63,23 @@ class Decoder:
         Logits are whole and equal on every TP rank of the last stage; None on the other stages.
         """
         x = self._embed(tokens) if self.first else self._receive(tokens.shape)
-        cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)  # [n, 1, t, d / 2]
+        cos, sin = self.cos[positions].unsqueeze(2), self.sin[positions].unsqueeze(2)  # [n, t, 1, d / 2]
         seen = int(positions.max()) + 1
-        mask = positions[:, None, :, None] >= torch.arange(seen, device=self.device)  # [n, 1, t, seen]
+        mask = positions[:, :, None] >= torch.arange(seen, device=self.device)  # [n, t, seen]
         for number, layer in enumerate(self.layers):
-            x = x + self._attend(
-                layer, number, F.rms_norm(x, layer.norm.shape, layer.norm, self.eps), positions, cos, sin, mask
-            )
+            normed = F.rms_norm(x, layer.norm.shape, layer.norm, self.eps)
+            q = self._cache(layer, number, normed, positions, cos, sin)
+            if self.last and number + 1 == len(self.layers) and x.shape[1] > 1:
+                # From here on only the positions that are asked for matter: no later layer looks at the others.
+                rows = torch.arange(x.shape[0], device=self.device)[:, None]
+                place = torch.full_like(rows, -1) if pick is None else pick[:, None]
+                x, q, mask = x[rows, place], q[rows, place], mask[rows, place]
+            x = x + self._attend(layer, number, q, mask)
             x = x + self._feed_forward(layer, F.rms_norm(x, layer.mlp_norm.shape, layer.mlp_norm, self.eps))
         if not self.last:
             dist.send(x.contiguous(), dist.get_global_rank(self.pp, self.pp.rank() + 1), group=self.pp)
             return None
-        x = x[:, -1] if pick is None else x[torch.arange(x.shape[0], device=self.device), pick]
-        return self._logits(F.rms_norm(x, self.final_norm.shape, self.final_norm, self.eps))
+        return self._logits(F.rms_norm(x[:, 0], self.final_norm.shape, self.final_norm, self.eps))
 
     def keep(self, rows: Tensor) -> None:
         """Go on with the sequences at `rows` [m] only."""
@@ -101,26 +105,26 @@ class Decoder:
             down=mlp.linear_fc2.weight.detach(),
         )
 
-    def _attend(
-        self, layer: _Layer, number: int, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, mask: Tensor
-    ) -> Tensor:
+    def _cache(self, layer: _Layer, number: int, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Keep the keys and values of x [n, t, hidden]; returns its queries [n, t, heads, d]."""
         n, t, _ = x.shape
         heads = self.num_kv * self.group
-        q, k, v = (
-            part.view(n, t, -1, self.head_dim).transpose(1, 2)
-            for part in F.linear(x, layer.qkv).split(
-                [heads * self.head_dim, *(2 * [self.num_kv * self.head_dim])], dim=-1
-            )
-        )
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        q_k_v = F.linear(x, layer.qkv).view(n, t, heads + 2 * self.num_kv, self.head_dim)
+        q, k = _rotate(q_k_v[:, :, : heads + self.num_kv], cos, sin).split([heads, self.num_kv], dim=2)
         row = torch.arange(n, device=self.device)[:, None]
-        self.keys[number][row, :, positions] = k.transpose(1, 2)
-        self.values[number][row, :, positions] = v.transpose(1, 2)
+        self.keys[number][row, :, positions] = k
+        self.values[number][row, :, positions] = q_k_v[:, :, heads + self.num_kv :]
+        return q
+
+    def _attend(self, layer: _Layer, number: int, q: Tensor, mask: Tensor) -> Tensor:
+        """q [n, t, heads, d], mask [n, t, seen] -> [n, t, hidden]."""
+        n, t, heads, _ = q.shape
         seen = mask.shape[-1]
         keys, values = self.keys[number, :, :, :seen], self.values[number, :, :, :seen]
-        q = q.reshape(n, self.num_kv, self.group * t, self.head_dim)
-        scores = (q @ keys.transpose(-1, -2)).view(n, self.num_kv, self.group, t, seen) * self.head_dim**-0.5
-        weights = scores.masked_fill(~mask.unsqueeze(2), float("-inf")).softmax(-1, dtype=torch.float32).to(self.dtype)
+        q = q.transpose(1, 2).reshape(n, self.num_kv, self.group * t, self.head_dim)
+        scores = (q @ keys.transpose(-1, -2)).mul_(self.head_dim**-0.5).view(n, self.num_kv, self.group, t, seen)
+        scores.masked_fill_(~mask[:, None, None], float("-inf"))
+        weights = scores.softmax(-1, dtype=torch.float32).to(self.dtype)
         mixed = (weights.view(n, self.num_kv, self.group * t, seen) @ values).view(n, heads, t, self.head_dim)
         return self._reduce(F.linear(mixed.transpose(1, 2).reshape(n, t, -1), layer.out))
 
@@ -157,6 +161,6 @@ class Decoder:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding, halves convention: x [n, heads, t, d], cos and sin [n, 1, t, d / 2]."""
+    """Rotary position embedding, halves convention: x [n, t, heads, d], cos and sin [n, t, 1, d / 2]."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -4,6 +4,8 @@ Each rank writes and reads alone, without collectives; slot 0 publishes once the
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -23,14 +25,31 @@ class Durable:
 
     def __init__(self, knobs: Checkpoint, slot: int, parts: Sequence[Part], counters: dict[str, list[Tensor]]) -> None:
         self.knobs, self.slot, self.parts, self.counters = knobs, slot, parts, counters
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
+        self._saving: Future[ShardRecord] | None = None
 
-    def save(self, prefix: str) -> ShardRecord:
-        """Write what this rank is to write into the attempt's folder. Raises StorageError."""
+    def begin(self, prefix: str) -> None:
+        """Start to write what this rank is to write into the attempt's folder; training may go on at once.
+
+        What is written is a copy on the host. A save still on its way is waited for: there is one at a time.
+        """
+        self._wait()
         pieces = [part.piece for part in self.parts if part.mine]
         if self.slot == 0:
             pieces += self._counter_pieces()
-        knobs, retrier = self.knobs, make_retrier(self.knobs, self.slot)
-        return write_shards(pieces, store_of(knobs), prefix, self.slot, retrier, knobs.part_bytes, knobs.ring_buffers)
+        copies = [replace(piece, tensor=piece.tensor.detach().to("cpu", copy=True)) for piece in pieces]
+        self._saving = self._thread.submit(self._write, prefix, copies)
+
+    def end(self) -> ShardRecord:
+        """What the save begun last has written, once it has. Raises StorageError."""
+        assert self._saving is not None, "no save was begun"
+        saving, self._saving = self._saving, None
+        return saving.result()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._saving is None or self._saving.done()
 
     def publish(self, header: Header, records: Sequence[ShardRecord], num_writers: int) -> Manifest | None:
         """Make what all ranks have written a checkpoint: slot 0 does it, the others return None."""
@@ -46,6 +65,15 @@ class Durable:
             for step in steps:
                 step.fill_(float(counter.tensor))
         return fetched
+
+    def _write(self, prefix: str, pieces: Sequence[Piece]) -> ShardRecord:
+        knobs, retrier = self.knobs, make_retrier(self.knobs, self.slot)
+        return write_shards(pieces, store_of(knobs), prefix, self.slot, retrier, knobs.part_bytes, knobs.ring_buffers)
+
+    def _wait(self) -> None:
+        # One of a past generation may still be writing: its attempt is never published, whatever comes of it.
+        if self._saving is not None:
+            wait([self._saving])
 
     def _counter_pieces(self) -> list[Piece]:
         return [Piece(name, (), (), steps[0].clone()) for name, steps in self.counters.items()]

@@ -169,11 +169,17 @@ class Engine:
         self.snapshot(version)  # who lost its buddy has a new one
         self.progress.enter("idle")
 
-    def save(self, prefix: str) -> ShardRecord:
-        """Write this rank's part of the state into the attempt's folder. Raises StorageError."""
+    def begin_save(self, prefix: str) -> None:
+        """Copy this rank's part of the state, and start to write the copy into the attempt's folder."""
         self.progress.enter("save")
         self.progress.tick()
-        record = self.durable.save(prefix)
+        self.durable.begin(prefix)
+        self.progress.enter("idle")
+
+    def end_save(self) -> ShardRecord:
+        """What this rank has written, once it has. Raises StorageError."""
+        self.progress.enter("save")
+        record = self.durable.end()
         self.progress.enter("idle")
         return record
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from ftppo.config import Fault
 from ftppo.worker.beacon import Progress
 
+FOREVER_S = 3600.0  # of a hang without an end
+
 
 class InjectedFault(RuntimeError):
     """The exception that the kind `exception` raises."""
@@ -53,7 +55,7 @@ def _segfault(fault: Fault) -> None:
 
 def _hold_interpreter(fault: Fault) -> None:
     # PyDLL keeps the interpreter's lock during the call: no thread of this process runs meanwhile.
-    ctypes.PyDLL(None).usleep(ctypes.c_uint(int(fault.seconds * 1e6)))
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(int((fault.seconds or FOREVER_S) * 1e6)))
 
 
 _KINDS: dict[str, Callable[[Fault], None]] = {

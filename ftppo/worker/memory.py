@@ -58,6 +58,14 @@ class Memory:
         if self._courier is not None:
             self._courier.settle()
 
+    def close(self) -> None:
+        """Send and serve no more. Leaves no thread and no socket."""
+        if self._courier is not None:
+            self._courier.close()
+            self._courier.settle()
+            self._courier = None
+        self._exchange.close()
+
     def _send(self, tag: Tag, flat: Flat) -> None:
         self.settle()  # the buffer that is filled now may be the one that was on its way
         buffer = self.holdings.blank(flat.num_bytes)

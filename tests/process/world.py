@@ -88,7 +88,8 @@ class World:
             config_digest="",
             state={},
         )
-        records = self.each("save", header.prefix)
+        self.each("begin_save", header.prefix)
+        records = self.each("end_save")
         published = self.each("publish", header, records)
         assert published[1:] == [None] * (len(self.slots) - 1)
         manifest: Manifest = published[0]

@@ -110,7 +110,8 @@ def test_one_key(raw: dict[str, Any], key: str, remedy: str) -> None:
             "checkpoint.keep_every_iterations",
             "nothing is saved on the way",
         ),
-        ({"recovery": {"when_short": "shrink"}}, "recovery.when_short", "'wait' or 'fail'"),
+        ({"recovery": {"when_short": "shrink"}, "parallel": {"dp": 2}}, "recovery.when_short", "'fail' or 'wait'"),
+        ({"recovery": {"orphan_s": 10.0}}, "recovery.orphan_s", "leave it out"),
         ({"chaos": {"faults": [{"iteration": 1, "slot": 1, "kind": "nan"}]}}, "chaos.faults.0.slot", "slots 0 to 0"),
         ({"chaos": {"faults": [{"iteration": 1, "kind": "slow"}]}}, "chaos.faults.0.seconds", "needs the seconds"),
         (
@@ -133,7 +134,7 @@ def test_several_keys(raw: dict[str, Any], key: str, remedy: str) -> None:
         {"checkpoint": {"url": "gs://bucket"}},
         {"checkpoint": {"url": "/somewhere/checkpoints"}},
         {"cluster": {"device": "cuda", "gpus_per_actor": 0.5}},
-        {"recovery": {"when_short": "shrink"}, "parallel": {"dp": 2}},
+        {"recovery": {"when_short": "wait", "orphan_s": 300.0}, "checkpoint": {"asynchronous": True}},
         {"train": {"warmup_steps": 0, "warmup_batch": 12}},
         {"parallel": {"tp": 2, "cp": 2}, "rollout": {"max_prompt": 9, "max_response": 7}},
     ],

@@ -19,7 +19,6 @@ NEEDED = {  # what a preset leaves to the user, and what else it needs to make s
     "checkpoint=s3": ["checkpoint.url=s3://bucket/prefix"],
     "checkpoint=gcs": ["checkpoint.url=gs://bucket/prefix"],
     "task=jsonl": [f"task.path={__file__}"],
-    "recovery=shrink": ["parallel=dp2"],
 }
 CHOICES = [f"{group}={name}" for group, names in program.presets().items() for name in names]
 
@@ -151,8 +150,8 @@ def test_exit_status(outcome: int | BaseException, status: int, monkeypatch: pyt
             raise outcome
         return outcome
 
-    stand_in = types.ModuleType("ftppo.driver.supervisor")
+    stand_in = types.ModuleType("ftppo.driver.launch")
     stand_in.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ftppo.driver.supervisor", stand_in)
+    monkeypatch.setitem(sys.modules, "ftppo.driver.launch", stand_in)
     assert program.main(["seed=3"]) == status
     assert [config.seed for config in seen] == [3]

@@ -1,9 +1,11 @@
 """Injected faults: once each, at the right place."""
 
-from typing import Any
+from typing import Any, get_args
 
-from ftppo.config import Fault
-from ftppo.plan.chaos import ChaosSchedule, targets
+import pytest
+
+from ftppo.config import Fault, FaultPhase
+from ftppo.plan.chaos import ChaosSchedule, call_of, targets
 from ftppo.plan.topology import Layout
 
 LAYOUT = Layout(dp=2, tp=2, pp=2)
@@ -22,6 +24,23 @@ def test_each_fault_is_handed_out_once() -> None:
     assert after.take(1, "update") == ((), after)
     assert after.take(1, "save")[0] == faults[2:3]
     assert schedule.take(1, "update")[0] == faults[:2]
+
+
+@pytest.mark.parametrize("phase", get_args(FaultPhase))
+def test_a_fault_is_due_in_the_call_that_its_phase_is_part_of(phase: FaultPhase) -> None:
+    faults = (fault(phase=phase),)
+    call = {"rollout": "rollout", "score": "score", "save": "save"}.get(phase, "update")
+    assert call_of(phase) == call
+    calls: tuple[FaultPhase, ...] = ("rollout", "score", "update", "save")
+    assert [one for one in calls if ChaosSchedule(faults).take(1, one)[0]] == [call]
+
+
+def test_parts_of_one_call_are_due_together_and_keep_their_order() -> None:
+    faults = (fault(phase="snapshot"), fault(phase="rollout"), fault(phase="update.reduce"), fault(phase="update"))
+    due, after = ChaosSchedule(faults).take(1, "update")
+    assert due == (faults[0], faults[2], faults[3])
+    assert after.spent == {0, 2, 3}
+    assert after.take(1, "rollout")[0] == faults[1:2]
 
 
 def test_a_resumed_schedule_knows_what_is_spent() -> None:

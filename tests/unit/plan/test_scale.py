@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ftppo.plan.faults import BeaconView, Observation, judge
+from ftppo.plan.holders import newest_common
 from ftppo.plan.recovery import Shrink, Substitute, plan_recovery
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout, Place, buddies, order_places
@@ -106,7 +107,23 @@ def find(dp: int) -> Callable[[], object]:
     return lambda: [(roster.slot_of(actor), roster.stands_by(actor)) for actor in others]
 
 
-@pytest.mark.parametrize("task", [lose, hang, place, pair, find], ids=lambda task: task.__name__)
+def hold(dp: int) -> Callable[[], object]:
+    """Every fourth slot is lost; its neighbour, which is not, holds two versions of it and what never changes."""
+    slots = [Name(f"a{slot}") for slot in range(mesh(dp).world)]
+    held = {
+        slots[slot]: [(Slot(one), version) for one in (slot, slot - 1) for version in (-1, 4, 5)]
+        for slot in range(len(slots))
+        if slot % 4
+    }
+
+    def action() -> None:
+        found = newest_common(slots, held, [-1])
+        assert found is not None and found.version == 5 and found.holder[0] == slots[1]
+
+    return action
+
+
+@pytest.mark.parametrize("task", [lose, hang, place, pair, find, hold], ids=lambda task: task.__name__)
 def test_ten_times_the_slots_are_about_ten_times_the_work(task: Callable[[int], Callable[[], object]]) -> None:
     assert mesh(1250).world == 10_000
     small, large = work(task(125)), work(task(1250))

@@ -1,0 +1,157 @@
+"""Two ranks that keep each other's copies: state goes to the buddy, and comes back from it to who takes the place."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from ftppo.checkpoint.snapshot import FROZEN, Flat, Tag
+from ftppo.errors import CheckpointError
+from ftppo.worker.memory import Memory
+
+pytestmark = pytest.mark.timeout(30)
+
+TIMEOUT_S = 20.0
+
+
+class Rank:
+    """A slot's state, three numbers that change and two that do not, and its memory."""
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.moving, self.frozen = torch.full((3,), float(slot)), torch.full((2,), 100.0 + slot)
+        self.memory = Memory("token", "127.0.0.1", TIMEOUT_S)
+        self.memory.attach(slot, Flat([self.moving]), Flat([self.frozen]))
+
+    def step(self, version: int) -> None:
+        self.moving.fill_(state(self.slot, version))
+        self.memory.take(version)
+
+
+def state(slot: int, version: int) -> float:
+    return 1000.0 * slot + version
+
+
+def is_at(tensor: Tensor, slot: int, version: int) -> bool:
+    return bool((tensor == state(slot, version)).all())
+
+
+@pytest.fixture
+def ranks() -> Iterator[Callable[[int], Rank]]:
+    opened: list[Rank] = []
+
+    def make(slot: int) -> Rank:
+        opened.append(Rank(slot))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.memory.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("snapshot-"):
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def pair(ranks: Callable[[int], Rank]) -> tuple[Rank, Rank]:
+    """Slots 0 and 1, buddies of each other, three steps done."""
+    first, second = ranks(0), ranks(1)
+    for one, other in ((first, second), (second, first)):
+        one.memory.join(0, other.memory.address)
+        one.memory.freeze()
+    for version in (1, 2, 3):
+        for one in (first, second):
+            one.step(version)
+    for one in (first, second):
+        one.memory.settle()
+    return first, second
+
+
+def test_a_step_is_held_by_its_slot_and_by_the_buddy(pair: tuple[Rank, Rank]) -> None:
+    for one in pair:
+        assert one.memory.delivered == 3
+        assert one.memory.holdings.tags() == [Tag(slot, version) for slot in (0, 1) for version in (FROZEN, 2, 3)]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_survivor_goes_back_in_its_own_memory(version: int, pair: tuple[Rank, Rank]) -> None:
+    first, _ = pair
+    first.moving.fill_(-1.0)
+    first.memory.restore(version, None)
+    assert is_at(first.moving, 0, version)
+    assert max(tag.version for tag in first.memory.holdings.tags()) == version
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_newcomer_gets_all_state_from_the_buddy(
+    version: int, pair: tuple[Rank, Rank], ranks: Callable[[int], Rank]
+) -> None:
+    survivor, lost = pair
+    lost.memory.close()
+    newcomer = ranks(1)
+    newcomer.frozen.zero_()
+    newcomer.memory.join(1, survivor.memory.address)
+    survivor.memory.join(1, newcomer.memory.address)
+    newcomer.memory.restore(version, survivor.memory.address)
+    assert is_at(newcomer.moving, 1, version)
+    assert newcomer.frozen.tolist() == [101.0, 101.0]
+    assert newcomer.memory.delivered is None  # not known of this generation
+    newcomer.step(version + 1)
+    newcomer.memory.settle()
+    assert newcomer.memory.delivered == version + 1
+    assert Tag(1, version + 1) in survivor.memory.holdings.tags()
+
+
+def test_a_version_that_is_not_there_is_a_checkpoint_error_and_changes_nothing(pair: tuple[Rank, Rank]) -> None:
+    first, second = pair
+    with pytest.raises(CheckpointError, match="does not hold version 9 of slot 0"):
+        first.memory.restore(9, second.memory.address)
+    assert is_at(first.moving, 0, 3) and Tag(0, 3) in first.memory.holdings.tags()
+
+
+def test_who_was_left_behind_is_not_listened_to(pair: tuple[Rank, Rank]) -> None:
+    first, second = pair
+    first.memory.join(1, None)
+    second.step(4)
+    second.memory.settle()
+    assert second.memory.delivered == 3 and Tag(1, 4) not in first.memory.holdings.tags()
+
+
+def test_without_a_buddy_the_own_copy_is_all(ranks: Callable[[int], Rank]) -> None:
+    alone = ranks(0)
+    alone.memory.join(0, None)
+    alone.step(1)
+    alone.memory.settle()
+    assert alone.memory.delivered is None
+    alone.moving.zero_()
+    alone.memory.restore(1, None)
+    assert is_at(alone.moving, 0, 1)
+
+
+def test_after_a_checkpoint_older_than_all_copies_snapshots_are_of_use_again(pair: tuple[Rank, Rank]) -> None:
+    for version in (0, 1):
+        for one in pair:
+            one.step(version)
+        for one in pair:
+            one.memory.settle()
+        for one in pair:
+            assert one.memory.delivered == version
+            for slot in (0, 1):
+                assert max(tag.version for tag in one.memory.holdings.tags() if tag.slot == slot) == version
+    pair[0].memory.restore(0, None)
+    assert is_at(pair[0].moving, 0, 0)
+
+
+def test_a_copy_on_its_way_is_not_written_over(pair: tuple[Rank, Rank]) -> None:
+    for version in range(4, 20):
+        for one in pair:
+            one.step(version)
+    for one, other in (pair, pair[::-1]):
+        one.memory.settle()
+        for version in (18, 19):
+            held = other.memory.holdings.get(Tag(one.slot, version))
+            assert held is not None
+            assert is_at(torch.frombuffer(held.data, dtype=torch.float32), one.slot, version)
