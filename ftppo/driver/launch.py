@@ -33,6 +33,7 @@ def run(config: Config) -> int:
     resume = _wants_resume(config, saver)
     signal.signal(signal.SIGTERM, _interrupt)
     with connect(config) as cluster, RunFiles(folder, clock, resume) as files:
+        signal.signal(signal.SIGTERM, _interrupt)  # again: Ray has put its own in place, which aborts
         files.config(config.model_dump(mode="json"))
         display = make_display(config.run.progress, clock)
         supervisor = Supervisor(config, clock, files, display, saver)

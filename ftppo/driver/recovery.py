@@ -50,7 +50,7 @@ class Recovery:
     ) -> None:
         self.config, self.pool, self.saver = config, pool, saver
         self.files, self.display, self.clock = files, display, clock
-        self.num_done = 0
+        self.num_begun = 0  # attempts count too: one that never succeeds must end
         self._raised: dict[int, set[str]] = {}  # version -> what was raised in the step after it
         self.accounts = Accounts(files, display, clock)
 
@@ -84,6 +84,7 @@ class Recovery:
         first_faults: list[Fault] = []
         roster, phase, committed = mesh.roster, phase_of(broken), mesh.committed
         while True:
+            self.num_begun += 1
             try:
                 faults = self._judge(roster, broken)
                 first_faults = first_faults or faults
@@ -97,7 +98,6 @@ class Recovery:
             except GenerationBroken as again:
                 roster, broken = self._next_attempt(again), again
                 continue
-            self.num_done += 1
             known = committed if committed is not None and done.source == "peer" else state.version
             lost = max(0, known - (done.version if done.state is None else done.state.version))
             record = record_of(first_faults, plan.roster.generation, done.source, phase, lost, watch, began)
@@ -174,7 +174,7 @@ class Recovery:
             faults,
             warm,
             when_short=self.config.recovery.when_short,
-            recoveries_left=self.config.recovery.max_recoveries - self.num_done,
+            recoveries_left=self.config.recovery.max_recoveries - self.num_begun + 1,
             has_checkpoint=self.saver.last_step is not None,
             holders=dict.fromkeys(range(roster.layout.world), True) if copies is not None else None,
         )
