@@ -44,6 +44,7 @@ def connect(config: Config) -> Iterator[Cluster]:
     address = config.cluster.address or os.environ.get("RAY_ADDRESS") or "local"
     own = address == "local"
     folder = tempfile.mkdtemp(prefix="ftppo-ray-") if own else None
+    others = set(psutil.Process().children(recursive=True))  # are not ours to end
     try:
         _initialize(config, address, folder)
         send_tensors_as_arrays()
@@ -53,7 +54,7 @@ def connect(config: Config) -> Iterator[Cluster]:
         _check_capacity(config, cluster)
         yield cluster
     finally:
-        started = psutil.Process().children(recursive=True) if own else []
+        started = [one for one in psutil.Process().children(recursive=True) if own and one not in others]
         ray.shutdown()
         _end(started)
         if folder is not None:

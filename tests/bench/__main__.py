@@ -5,10 +5,12 @@ The benchmarks use all cores: on a machine that does something else meanwhile th
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 NAMES = ("update", "rollout")
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,10 +25,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds = 2 if arguments.quick else arguments.rounds
     if rounds < 1:
         parser.error(f"--rounds {rounds}: at least 1")
+    signal.signal(signal.SIGTERM, _interrupt)
     print(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
-    for name in arguments.names or NAMES:
-        print(_benchmark(name, rounds), flush=True)
+    try:
+        for name in arguments.names or NAMES:
+            print(_benchmark(name, rounds), flush=True)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
+
+
+def _interrupt(*_: object) -> None:
+    """SIGTERM is taken as Ctrl-C is: the cluster, the processes and the folders of a benchmark go with it."""
+    raise KeyboardInterrupt
 
 
 def _benchmark(name: str, rounds: int) -> str:

@@ -39,7 +39,10 @@ def table(title: str, other: str, pairs: Sequence[Pairs]) -> str:
     rows = [head, *(one.row() for one in pairs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(cell.rjust(width) if at else cell.ljust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
     return "\n".join([title, *(f"  {line.rstrip()}" for line in lines)])

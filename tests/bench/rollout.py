@@ -1,14 +1,12 @@
 """Drawing answers: Engine.rollout against `generate` of transformers. Comes in: rounds; goes out: a table.
 
-Both sides in turn in one process with one thread, float32, random weights of a llama of the same shape, the same prompts
-(all of full length), ancestral sampling at temperature 1, a key/value cache, no end token: every answer has full length.
-ftppo's side also returns the log-probability of each token and draws its random numbers sample by sample.
+Both sides in turn in one process with one thread: float32, random weights of a llama of the same shape, the same
+prompts (all of full length), sampling at temperature 1 from all tokens, a key/value cache, and no end token, so that
+every answer has full length. ftppo also returns each token's log-probability and seeds its draws sample by sample.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor

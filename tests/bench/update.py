@@ -1,4 +1,4 @@
-"""The update phase of a run against the plain loop of plain.py, on the demo's shapes. Comes in: rounds; goes out: a table.
+"""The update phase of a run against the loop of plain.py, on the demo's shapes. Comes in: rounds; goes out: a table.
 
 ftppo: the whole program on a Ray cluster of its own; after each of its iterations it is asked how long the update took:
 from the scored batch to the last optimizer step, that is shuffling, calls to the actors, policy and critic steps, the
@@ -8,6 +8,7 @@ thread, gloo, the same Megatron-Core configuration, micro-batches, distributed o
 """
 
 import io
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -49,9 +50,10 @@ class _Rounds(PlainDisplay):
         self.pairs, self.other = pairs, other
 
     def iteration(self, view: IterationView) -> None:
-        other_s = self.other()
+        ours_s, other_s = view.metrics.update_s, self.other()
+        assert ours_s is not None, "an iteration that has finished has updated"
         if view.metrics.iteration >= WARM_UP:
-            self.pairs.add(view.metrics.update_s, other_s)
+            self.pairs.add(ours_s, other_s)
 
 
 def _case(name: str, overrides: tuple[str, ...], rounds: int) -> Pairs:
@@ -73,8 +75,9 @@ def _case(name: str, overrides: tuple[str, ...], rounds: int) -> Pairs:
 
 
 def _run(config: Config, display: _Rounds) -> None:
-    clock = SystemClock()
+    clock, on_sigterm = SystemClock(), signal.getsignal(signal.SIGTERM)
     with connect(config) as cluster, RunFiles(Path(config.run.dir), clock, resume=False) as files:
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own, which ends the process as it is
         supervisor = Supervisor(config, clock, files, display, Saver(config, clock))
         supervisor.run(cluster, build_task(config.task, config.seed), build_tokenizer(config.task), resume=False)
 

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from ftppo.clock import FakeClock
 from ftppo.storage.base import ObjectStore
 from ftppo.storage.memory import MemoryStore
 from ftppo.storage.retry import Retrier, RetryPolicy
+from tests.unit.checkpoint.loopback import Loopback
 
 type Cut = Callable[[str, Tensor, random.Random], list[Piece]]
 type Save = Callable[..., Manifest]
@@ -82,3 +83,9 @@ def halves(value: float) -> list[list[Piece]]:
 @pytest.fixture
 def state() -> Callable[[float], list[list[Piece]]]:
     return halves
+
+
+@pytest.fixture
+def loopback() -> Iterator[Loopback]:
+    with Loopback() as opened:
+        yield opened

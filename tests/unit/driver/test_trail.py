@@ -1,4 +1,4 @@
-"""Where the run stood at each version: the newest mark counts, going back forgets what came after, and all is bounded."""
+"""Where the run stood at each version: the newest mark counts, and going back forgets what came after."""
 
 from typing import Any
 

@@ -59,6 +59,13 @@ def test_nothing_in_common_is_none() -> None:
     assert newest_common(SLOTS, {}) is None
 
 
+def test_what_whoever_asks_has_not_seen_does_not_count() -> None:
+    for at_most, found in [(6, 5), (5, 5), (4, 4)]:
+        common = newest_common(SLOTS, everybody(4, 5), at_most=at_most)
+        assert common is not None and common.version == found
+    assert newest_common(SLOTS, everybody(4, 5), at_most=3) is None
+
+
 def test_who_is_to_hand_over_a_slot_must_hold_what_never_changes_too() -> None:
     held = {"a0": [(0, 5)], "a2": [(2, 5), (1, 5)]}
     assert newest_common(SLOTS, held, also=[FROZEN]) is None

@@ -109,8 +109,8 @@ def find(dp: int) -> Callable[[], object]:
 
 def hold(dp: int) -> Callable[[], object]:
     """Every fourth slot is lost; its neighbour, which is not, holds two versions of it and what never changes."""
-    slots = [Name(f"a{slot}") for slot in range(mesh(dp).world)]
-    held = {
+    slots: list[str] = [Name(f"a{slot}") for slot in range(mesh(dp).world)]
+    held: dict[str, list[tuple[int, int]]] = {
         slots[slot]: [(Slot(one), version) for one in (slot, slot - 1) for version in (-1, 4, 5)]
         for slot in range(len(slots))
         if slot % 4

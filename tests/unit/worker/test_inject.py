@@ -98,12 +98,13 @@ def test_the_report_comes_with_the_time_and_before_the_end() -> None:
 def test_nan_spoils_the_gradients_and_ends_nothing(struck: Struck) -> None:
     progress = armed(fault(kind="nan"), struck=struck)
     progress.enter("update")
-    assert not progress.poisoned
+    found = [progress.poisoned]
     progress.tick("forward")
-    assert progress.poisoned and struck == [("report", "nan")]
+    found.append(progress.poisoned)
     progress.poisoned = False
     progress.tick("forward")
-    assert not progress.poisoned
+    found.append(progress.poisoned)
+    assert found == [False, True, False] and struck == [("report", "nan")]
 
 
 def test_no_faults_are_no_strikes(struck: Struck) -> None:
@@ -173,4 +174,5 @@ def test_a_hang_holds_the_interpreter_for_its_seconds(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ctypes, "PyDLL", Library)
     inject._KINDS["gil_hang"](fault(kind="gil_hang", seconds=30.0))
-    assert held == [30_000_000]
+    inject._KINDS["gil_hang"](fault(kind="gil_hang"))
+    assert held == [30_000_000, inject.FOREVER_S * 1e6]
