@@ -1,8 +1,10 @@
-"""What all tests share: those marked gpu are skipped where there is no CUDA device."""
+"""What all tests share: those marked gpu are skipped where there is no CUDA device, and no process is left behind."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
+
+from tests.sandbox import strays
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
@@ -14,3 +16,10 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         if not torch.cuda.is_available():
             for item in on_gpu:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """At the end no process is alive that a sandbox was to hold, and none of their folders is there."""
+    yield
+    assert strays() == []

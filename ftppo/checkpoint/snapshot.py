@@ -1,7 +1,7 @@
 """Snapshots: copies of slots' state in host memory. Comes in: tensors; goes out: flat buffers, two versions a slot.
 
 A version numbers the changes to the weights of a run. A slot holds copies of its own state and of the slot that it is
-the buddy of; memory is bounded by two buffers for each.
+the buddy of; memory is bounded by two buffers for each, and the one being filled.
 """
 
 import hashlib
@@ -70,6 +70,16 @@ class Holdings:
         with self._lock:
             for tag in [tag for tag in self._held if tag.version > newer_than]:
                 self._spare.append(self._held.pop(tag))
+
+    def drop_stale(self, oldest: int) -> None:
+        """Let go of versions before `oldest`, and of all of a slot whose newest went: others back it by now."""
+        with self._lock:
+            stale = [tag for tag in self._held if FROZEN < tag.version < oldest]
+            for tag in stale:
+                del self._held[tag]
+            living = {tag.slot for tag in self._held if tag.version != FROZEN}
+            for slot in {tag.slot for tag in stale} - living:
+                self._held.pop(Tag(slot, FROZEN), None)
 
     @property
     def num_bytes(self) -> int:

@@ -78,6 +78,8 @@ def _merge(known: Observation | None, slot: int, actor: str, reference: Any, clo
             fields["beacon"] = BeaconView(beacon.phase, beacon.step, beacon.micro, age_s)
     except ray.exceptions.GetTimeoutError:
         fields["answered_control"] = False
+    except ray.exceptions.ActorUnavailableError:
+        fields["answered_control"] = False
     except ray.exceptions.RayActorError as error:
         fields |= {"process_dead": True, "exit_kind": _exit_kind(error), "exit_detail": _detail(error)}
     return Observation(**fields)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import ray
+import torch
 
 from ftppo.clock import Clock
 from ftppo.config import Fault, FaultPhase
@@ -22,6 +23,7 @@ from ftppo.worker.actor import Stamp
 CallPhase = FaultPhase | Literal["update.other", "save.publish", "warmup", "load", "digest", "idle"]
 
 CAUSE_S = 0.5  # the cause of a broken collective is heard of within this time of its first victim, or by the survey
+INLINE_BYTES = 64 * 1024  # a call carries up to 100 KB by itself, all arguments together
 
 
 class GenerationBroken(FtppoError):
@@ -64,7 +66,7 @@ class Mesh:
         With `deadline_s` it must end by then; without, it must keep moving.
         """
         dispatch, layout = dispatch_of(via), self.roster.layout
-        shards = [ray.put(shard) for shard in dispatch.shards(layout, rows)] if rows is not None else []
+        shards = [_argument(shard) for shard in dispatch.shards(layout, rows)] if rows is not None else []
         collectors = list(dispatch.collectors(layout))
         faults = self.faults(phase)
         references = {}
@@ -135,3 +137,10 @@ class Mesh:
             if observed is None:
                 raise error.cause from None  # type: ignore[attr-defined]
             return observed
+
+
+def _argument(shard: Any) -> Any:
+    """`shard` as it is where a call can carry it, which saves milliseconds; else a reference that replicas share."""
+    fields = getattr(shard, "__dict__", {}).values()
+    num_bytes = sum(field.nbytes for field in fields if isinstance(field, torch.Tensor))
+    return shard if num_bytes <= INLINE_BYTES else ray.put(shard)

@@ -217,7 +217,7 @@ class Engine:
         if every and version % every == 0:
             self.progress.enter("snapshot", version)
             self.progress.tick()
-            self.memory.take(version)
+            self.memory.take(version, every)
 
     def _flats(self) -> tuple[Flat, Flat]:
         """All that steps change, and all that they do not."""

@@ -29,9 +29,11 @@ class Memory:
             self._courier.close()
         self._courier = Courier(self._token, generation, buddy, self._timeout_s) if buddy is not None else None
 
-    def take(self, version: int) -> None:
-        """Copy the state, and have the copy taken to the buddy."""
+    def take(self, version: int, every: int = 1) -> None:
+        """Copy the state, and have the copy taken to the buddy. Copies come `every` so many versions."""
         self._send(Tag(self._slot, version), self._moving)
+        # Ranks are never more than a version apart: what is older than the last two is of a slot backed by others now.
+        self.holdings.drop_stale(version - 2 * every)
 
     def freeze(self) -> None:
         """Copy what does not change any more."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ftppo.checkpoint.exchange import Address, fetch
+from ftppo.checkpoint.exchange import fetch
 from ftppo.checkpoint.snapshot import Tag
 from ftppo.errors import CheckpointError
 from tests.unit.checkpoint.loopback import (
@@ -33,10 +33,10 @@ pytestmark = [
 
 
 @pytest.fixture
-def stalled() -> Iterator[Address]:
+def stalled() -> Iterator[socket.socket]:
     """Whoever connects is let in, and neither heard nor answered."""
     with socket.create_server((HOST, 0)) as listener:
-        yield listener.getsockname()
+        yield listener
 
 
 def test_a_buddy_that_is_gone_blocks_nobody(loopback: Loopback) -> None:
@@ -71,16 +71,18 @@ def test_after_a_break_the_courier_connects_again(loopback: Loopback) -> None:
 
 
 @pytest.mark.parametrize("num_bytes", [10, 30_000_000], ids=["no answer", "not taken"])
-def test_a_stalled_buddy_costs_a_deadline_and_no_more(num_bytes: int, stalled: Address, loopback: Loopback) -> None:
-    courier = loopback.courier(stalled, timeout_s=SHORT_S)
+def test_a_stalled_buddy_costs_a_deadline_and_no_more(
+    num_bytes: int, stalled: socket.socket, loopback: Loopback
+) -> None:
+    courier = loopback.courier(stalled.getsockname(), timeout_s=SHORT_S)
     courier.send(Tag(0, 1), np.zeros(num_bytes, dtype=np.uint8))
     courier.settle()
     assert courier.delivered == {}
 
 
-def test_a_stalled_holder_is_a_checkpoint_error(stalled: Address) -> None:
+def test_a_stalled_holder_is_a_checkpoint_error(stalled: socket.socket) -> None:
     with pytest.raises(CheckpointError, match="did not hand over version 1 of slot 0"):
-        fetch(TOKEN, 1, stalled, Tag(0, 1), SHORT_S)
+        fetch(TOKEN, 1, stalled.getsockname(), Tag(0, 1), SHORT_S)
 
 
 def test_a_peer_that_stalls_within_a_message_is_given_up(loopback: Loopback) -> None:
@@ -112,9 +114,9 @@ def test_a_stranger_is_hung_up_on_and_harms_nobody(said: bytes, loopback: Loopba
 
 
 def test_closing_a_courier_breaks_off_what_is_on_its_way_and_drops_the_rest(
-    stalled: Address, loopback: Loopback
+    stalled: socket.socket, loopback: Loopback
 ) -> None:
-    courier = loopback.courier(stalled)  # its deadline is not waited for
+    courier = loopback.courier(stalled.getsockname())  # its deadline is not waited for
     for version in range(3):
         courier.send(Tag(0, version), content(Tag(0, version)))
     while courier._connection is None:
@@ -122,6 +124,10 @@ def test_closing_a_courier_breaks_off_what_is_on_its_way_and_drops_the_rest(
     courier.close()
     courier.settle()
     assert courier.delivered == {}
+    stalled.setblocking(False)
+    stalled.accept()[0].close()
+    with pytest.raises(BlockingIOError):
+        stalled.accept()  # for what waited nobody has connected
 
 
 def test_closing_an_exchange_hangs_up_on_silent_peers(loopback: Loopback) -> None:

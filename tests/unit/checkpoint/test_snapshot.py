@@ -50,6 +50,13 @@ def test_spare_buffers_are_only_used_for_their_size() -> None:
     assert holdings.num_bytes == 30  # the spare one is still there
 
 
+def test_spare_buffers_that_nobody_can_use_do_not_pile_up() -> None:
+    holdings = Holdings()
+    for version in range(20):
+        taken(holdings, 0, version, 100 + version)
+    assert holdings.num_bytes == 119 + 118 + 117 + 116  # two are held, two are spare
+
+
 def test_what_never_changes_is_kept_beside_the_versions() -> None:
     holdings = Holdings()
     taken(holdings, 0, FROZEN)
@@ -187,3 +194,11 @@ def test_nothing_to_copy_is_no_bytes() -> None:
     assert flat.num_bytes == 0
     flat.pack(np.empty(0, dtype=np.uint8))
     flat.unpack(np.empty(0, dtype=np.uint8))
+
+
+def test_copies_of_slots_that_others_back_go_and_the_rest_stays() -> None:
+    holdings = Holdings()
+    for tag in (Tag(0, 7), Tag(0, 8), Tag(1, 2), Tag(1, FROZEN), Tag(2, FROZEN), Tag(3, 8), Tag(3, FROZEN)):
+        holdings.put(tag, np.zeros(4, dtype=np.uint8))
+    holdings.drop_stale(oldest=7)
+    assert holdings.tags() == [Tag(0, 7), Tag(0, 8), Tag(2, FROZEN), Tag(3, FROZEN), Tag(3, 8)]
