@@ -6,11 +6,10 @@ Comes in: the config; goes out: a Cluster.
 import contextlib
 import logging
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import ray
@@ -19,6 +18,7 @@ from ftppo.config import Config
 from ftppo.errors import ClusterError, ConfigError
 from ftppo.worker.actor import send_tensors_as_arrays
 
+START_ATTEMPTS = 3
 SHUTDOWN_S = 3.0  # Ray's processes end within this time when asked
 OBJECT_STORE_BYTES = 512 * 2**20  # of a cluster of our own; batches of tokens are small
 
@@ -43,22 +43,42 @@ def connect(config: Config) -> Iterator[Cluster]:
     """Join the cluster at `cluster.address` or RAY_ADDRESS; without one start a local one and leave nothing of it."""
     address = config.cluster.address or os.environ.get("RAY_ADDRESS") or "local"
     own = address == "local"
-    folder = tempfile.mkdtemp(prefix="ftppo-ray-") if own else None
-    others = set(psutil.Process().children(recursive=True))  # are not ours to end
-    try:
-        _initialize(config, address, folder)
+    with contextlib.ExitStack() as at_end:
+        if own:
+            _start_own(config, at_end)
+        else:
+            at_end.callback(ray.shutdown)
+            _initialize(config, address)
         send_tensors_as_arrays()
         resources = ray.cluster_resources()
         cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
         cluster = Cluster(_kind(config, gpus), cpus, gpus, own)
         _check_capacity(config, cluster)
         yield cluster
-    finally:
-        started = [one for one in psutil.Process().children(recursive=True) if own and one not in others]
-        ray.shutdown()
-        _end(started)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_own(config: Config, at_end: contextlib.ExitStack) -> None:
+    """Start a local cluster, and have `at_end` take all of it away. On a busy machine it may need another attempt."""
+    for attempt in range(START_ATTEMPTS):
+        with contextlib.ExitStack() as undo:
+            folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="ftppo-ray-", ignore_cleanup_errors=True))
+            undo.callback(_shut_down, set(psutil.Process().children(recursive=True)))
+            try:
+                own = {"_temp_dir": folder, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+                _initialize(config, "local", **own)
+            except ClusterError:
+                if attempt + 1 == START_ATTEMPTS:
+                    raise
+                continue
+            at_end.push(undo.pop_all())
+            return
+
+
+def _shut_down(others: Collection[psutil.Process]) -> None:
+    """End the cluster, and every process that was started with it; `others` were there before."""
+    started = [one for one in psutil.Process().children(recursive=True) if one not in others]
+    ray.shutdown()
+    _end(started)
 
 
 def _end(processes: Sequence[psutil.Process]) -> None:
@@ -70,11 +90,10 @@ def _end(processes: Sequence[psutil.Process]) -> None:
     psutil.wait_procs(alive, timeout=SHUTDOWN_S)
 
 
-def _initialize(config: Config, address: str, folder: str | None) -> None:
+def _initialize(config: Config, address: str, **own: Any) -> None:
     quiet = not config.run.ray_logs
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    own = {"_temp_dir": folder, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False} if folder else {}
     try:
         ray.init(
             address=address,
@@ -82,7 +101,7 @@ def _initialize(config: Config, address: str, folder: str | None) -> None:
             logging_level=logging.ERROR if quiet else logging.INFO,
             log_to_driver=not quiet,
             runtime_env={"env_vars": _actor_environment(config)},
-            **own,  # type: ignore[arg-type]
+            **own,
         )
     except Exception as error:  # Ray raises bare ones too, as where a node takes too long to start
         raise ClusterError(

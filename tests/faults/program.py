@@ -1,12 +1,13 @@
 """The program as a process. Comes in: Hydra overrides; goes out: how it ended and what it has written."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,7 +51,7 @@ class Program:
     def __init__(self, sandbox: Sandbox, runs: Path, *overrides: str, name: str = "run") -> None:
         self._sandbox, self._log, self.folder = sandbox, runs / f"{name}.log", runs / name
         command = [sys.executable, "-m", "ftppo", f"run.dir={runs}", f"run.name={name}", *overrides]
-        with self._log.open("w") as log:
+        with self._log.open("w") as log, _heeding_interrupts():
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=sandbox.environment(), stdout=log, stderr=log, start_new_session=True
             )
@@ -94,6 +95,16 @@ class Program:
     def output(self) -> str:
         """All that it has printed."""
         return self._log.read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def _heeding_interrupts() -> Iterator[None]:
+    """A shell has its background jobs ignore SIGINT, and what they start inherits that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_program(sandbox: Sandbox, runs: Path, *overrides: str, name: str = "run") -> Outcome:
