@@ -1,10 +1,16 @@
 """What all tests share: those marked gpu are skipped where there is no CUDA device, and no process is left behind."""
 
+import signal
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.sandbox import strays
+
+
+def pytest_configure() -> None:
+    """Who cancels the tests by SIGTERM has them clean up, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
