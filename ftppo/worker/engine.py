@@ -124,6 +124,7 @@ class Engine:
         self.progress.enter("update", spec.step)
         self._zero_gradients(self.policy)
         sums = update.supervised_gradients(self.policy, batch, self._micro(batch), self.progress.tick)
+        (sums,) = update.share_sums([sums])
         norm = self._prepare(self.policy)
         moved = self._move((self.policy, norm, spec.policy_lr))
         if moved:
@@ -146,6 +147,7 @@ class Engine:
             self._zero_gradients(learner)
         policy_sums = update.policy_gradients(self.policy, batch, spec.kl_coef, micro, self.config, self.progress.tick)
         value_sums = update.value_gradients(self.critic, batch, micro, self.config, self.progress.tick)
+        policy_sums, value_sums = update.share_sums([policy_sums, value_sums])
         policy_norm, critic_norm = self._prepare(self.policy), self._prepare(self.critic)
         moved = self._move((self.policy, policy_norm, spec.policy_lr), (self.critic, critic_norm, spec.critic_lr))
         if moved:

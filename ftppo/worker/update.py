@@ -5,7 +5,7 @@ are shifted to the left before they are cut over the context-parallel ranks. Los
 global token count, hence gradients are plain sums and neither the layout nor the micro-batch split changes them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from megatron.core import parallel_state
@@ -59,7 +59,7 @@ def forward_scores(
 
 
 def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Tick) -> Tensor:
-    """Add up a DP chunk's policy gradients. Returns sums [5] (last stage): loss, entropy, KL, clipped, tokens."""
+    """Add up a DP chunk's policy gradients. Returns its sums [5]: loss, entropy, KL, clipped, tokens."""
     algo = config.algo
     rows = shift(
         targets=batch.tokens, mask=batch.response, logprobs=batch.logprobs, ref=batch.ref_logprobs, adv=batch.advantages
@@ -82,7 +82,7 @@ def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int,
         return loss
 
     store = _run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick)
-    return _total(store, 5)
+    return _sums(store, 5)
 
 
 def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Tick) -> Tensor:
@@ -99,11 +99,11 @@ def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Tick)
 
         return loss
 
-    return _total(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 5)
+    return _sums(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 5)
 
 
 def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, tick: Tick) -> Tensor:
-    """Accumulate the critic's gradients over a DP chunk. Returns sums [2]: loss, clipped (last stage)."""
+    """Accumulate the critic's gradients over a DP chunk. Returns its sums [2]: loss, clipped."""
     algo = config.algo
     rows = shift(mask=batch.response, values=batch.values, returns=batch.returns)
 
@@ -115,7 +115,15 @@ def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, 
 
         return loss
 
-    return _total(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 2)
+    return _sums(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 2)
+
+
+def share_sums(sums: Sequence[Tensor]) -> list[Tensor]:
+    """Each of `sums` [k], over all ranks that share the mini-batch, in one message; as it is on earlier stages."""
+    whole = torch.cat(list(sums))
+    if parallel_state.is_pipeline_last_stage():
+        torch.distributed.all_reduce(whole, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+    return list(whole.cpu().split([len(one) for one in sums]))
 
 
 def _run(
@@ -173,13 +181,11 @@ def _gather_sequence(local: Tensor) -> Tensor:
     return unzigzag(parts, 1)
 
 
-def _total(store: list[dict[str, Tensor]], width: int) -> Tensor:
-    """The sums over micro-batches and over all ranks that share the mini-batch [width]; zeros on earlier stages."""
+def _sums(store: list[dict[str, Tensor]], width: int) -> Tensor:
+    """The sums over the micro-batches of this chunk [width]; zeros on earlier stages."""
     if not parallel_state.is_pipeline_last_stage():
         return torch.zeros(width)
-    total = torch.stack([item["sums"] for item in store]).sum(0)
-    torch.distributed.all_reduce(total, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-    return total.cpu()
+    return torch.stack([item["sums"] for item in store]).sum(0)
 
 
 def _one(like: Tensor) -> Tensor:
