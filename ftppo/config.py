@@ -1,18 +1,18 @@
 """The whole configuration, typed and frozen. Comes in: a plain dict; goes out: a Config, or a ConfigError.
 
-Every model refuses unknown keys. What concerns several keys at once is checked in config_check.
+Every model refuses unknown keys. What concerns several keys at once is checked in config_check; config_errors explains.
 """
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import BeforeValidator, Field, ValidationError
 
 from ftppo.config_check import check
-from ftppo.errors import ConfigError
+from ftppo.config_errors import explain
+from ftppo.config_model import Model, Section
+from ftppo.pretrained import with_shape
 
 # "update" strikes at the first of its parts.
 FaultPhase = Literal[
@@ -21,12 +21,18 @@ FaultPhase = Literal[
 ]  # fmt: skip
 
 
-class Section(BaseModel):
-    """One config group: frozen, and closed to unknown keys."""
+def _nan_is_a_word(kind: Any) -> Any:
+    """YAML and Hydra read the name of this kind as a number."""
+    return "nan" if isinstance(kind, float) and math.isnan(kind) else kind
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=()
-    )
+
+FaultKind = Annotated[
+    Literal[
+        "sigkill", "sigstop", "exit", "segfault", "exception", "gil_hang", "nan", "slow", "oom",
+        "kill_dp_group", "kill_node", "kill_driver", "sigterm",
+    ],
+    BeforeValidator(_nan_is_a_word),
+]  # fmt: skip
 
 
 class Run(Section):
@@ -92,21 +98,6 @@ class Cluster(Section):
     start_s: float = Field(180.0, gt=0)  # deadline for actors to come up
 
 
-class Model(Section):
-    """A decoder of the llama kind: RMSNorm, SwiGLU, RoPE, grouped-query attention."""
-
-    layers: int = Field(2, ge=1)
-    hidden: int = Field(128, ge=8)
-    ffn: int = Field(256, ge=8)
-    heads: int = Field(4, ge=1)
-    kv_heads: int = Field(2, ge=1)
-    rope_base: float = Field(10000.0, gt=0)
-    norm_eps: float = Field(1e-5, gt=0)
-    tie_embeddings: bool = False
-    init_std: float = Field(0.02, gt=0)
-    dtype: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on cuda, fp32 on cpu
-
-
 class Task(Section):
     """Where prompts come from and what an answer is worth."""
 
@@ -119,7 +110,7 @@ class Task(Section):
     reward: str | None = (
         None  # dotted path of a function (answer: str, entry: dict) -> float, instead of the task's own
     )
-    tokenizer: Literal["byte", "char"] = "byte"
+    tokenizer: Literal["byte", "char"] = "byte"  # of a model that comes without one
     alphabet: str | None = None  # char: the characters, in order of their ids
 
 
@@ -159,13 +150,18 @@ class Rollout(Section):
 
 
 class Checkpoint(Section):
-    """Where durable state goes and how it gets there."""
+    """Where durable state goes and how it gets there.
+
+    `fallback`: where the newest checkpoint is damaged, go on from the next older one, and say so. On, because who
+    leaves a run alone wants it to go on, and some iterations more are what it costs; off, it ends with the error.
+    """
 
     url: str | None = None  # folder, s3://bucket/prefix, gs://bucket/prefix; null: <run.dir>/<run.name>/checkpoints
     every_iterations: int = Field(5, ge=0)  # 0: only at the end
     keep_last: int = Field(2, ge=1)
     keep_every_iterations: int = Field(0, ge=0)  # 0: none besides the last
     asynchronous: bool = False
+    fallback: bool = True  # go on from an older checkpoint where the newest is damaged
     ring_buffers: int = Field(4, ge=1)  # buffers of a writer in memory at once
     part_bytes: int = Field(8 * 2**20, ge=1024)  # bytes a buffer
     retries: int = Field(5, ge=0)  # resends of one buffer
@@ -201,23 +197,30 @@ class Fault(Section):
     iteration: int = Field(ge=0)
     phase: FaultPhase = "update"
     slot: int = Field(0, ge=0)
-    kind: Literal[
-        "sigkill", "sigstop", "exit", "segfault", "exception", "gil_hang", "nan", "slow", "oom",
-        "kill_dp_group", "kill_node", "kill_driver", "sigterm",
-    ]  # fmt: skip
+    kind: FaultKind
     seconds: float = Field(0.0, ge=0)
 
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _nan_is_a_word(cls, kind: Any) -> Any:
-        # YAML and Hydra read the name of this kind as a number.
-        return "nan" if isinstance(kind, float) and math.isnan(kind) else kind
+
+class Soak(Section):
+    """Faults drawn at random over a run, by seeds; see plan/soak.py."""
+
+    num_faults: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0)  # other faults for the same training; `seed` counts too
+    first_iteration: int = Field(2, ge=0)  # none strikes before
+    min_gap: int = Field(1, ge=0)  # iterations from one fault to the next; 0: several may strike in one
+    kinds: tuple[FaultKind, ...] = Field(
+        ("sigkill", "exit", "segfault", "exception", "oom", "nan", "slow", "sigterm", "kill_dp_group",
+         "sigstop", "gil_hang"), min_length=1,
+    )  # fmt: skip
+    hang_share: float = Field(0.05, ge=0, le=1)  # of the faults that hang until they are ended, recovery.hang_s each
+    slow_s: float = Field(0.5, gt=0)  # how long `slow` lasts
 
 
 class Chaos(Section):
     """Faults to inject inside the real program."""
 
     faults: tuple[Fault, ...] = ()
+    soak: Soak = Soak()
 
 
 class Config(Section):
@@ -250,7 +253,9 @@ def load_config(raw: Mapping[str, Any]) -> Config:
         misspelt = [
             detail for detail in details if detail["type"] == "extra_forbidden"
         ]  # explains what is missing, too
-        raise _explained([*misspelt, *details][0]) from error
+        raise explain([*misspelt, *details][0], list(known_keys())) from error
+    if config.model.path is not None:
+        config = config.model_copy(update={"model": with_shape(config.model)})
     check(config)
     return config
 
@@ -262,35 +267,3 @@ def known_keys(section: type[Section] = Config, prefix: str = "") -> Iterator[st
         for kind in (entry.annotation, *get_args(entry.annotation)):
             if isinstance(kind, type) and issubclass(kind, Section):
                 yield from known_keys(kind, f"{prefix}{name}.")
-
-
-def _explained(detail: ErrorDetails) -> ConfigError:
-    key = ".".join(map(str, detail["loc"]))
-    allowed = detail.get("ctx", {})
-    match detail["type"]:
-        case "extra_forbidden":
-            remedy = f"no such key; {_nearest('.'.join(part for part in detail['loc'] if isinstance(part, str)))}"
-        case "missing":
-            remedy = "is required: give it a value"
-        case "literal_error":
-            remedy = f"must be one of {allowed['expected']}"
-        case "string_type":
-            remedy = f"must be text; quote what would read as a number: '{key}=\"...\"'"
-        case "model_type" | "model_attributes_type":
-            remedy = "is a group of keys, not a value; set the keys in it, or choose a preset of that group"
-        case _:
-            remedy = detail["msg"].replace("Input should be", "must be")
-    return ConfigError(key, detail["input"], remedy)
-
-
-def _nearest(key: str) -> str:
-    """What `key` was meant to be, as far as its spelling tells; else what there is beside it."""
-    group, _, leaf = key.rpartition(".")
-    places = [known.rpartition(".") for known in known_keys()]
-    beside = [name for place, _, name in places if place == group]
-    alike = [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(leaf, beside, n=1, cutoff=0.75)]
-    moved = [f"{place}.{name}" for place, _, name in places if place and name == leaf]
-    far = [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(leaf, beside, n=1, cutoff=0.5)]
-    if meant := alike or moved or far:
-        return f"did you mean {' or '.join(meant)}?"
-    return f"{group or 'the root'} has: {', '.join(beside)}"

@@ -57,7 +57,11 @@ def _layout(config: "Config") -> None:
 
 def _model(config: "Config") -> None:
     model, sizes = config.model, config.parallel
-    _require_multiple("model.hidden", model.hidden, 2 * model.heads, f"an even size for each of {model.heads} heads")
+    if model.head_dim is None:
+        why = f"an even size for each of {model.heads} heads"
+        _require_multiple("model.hidden", model.hidden, 2 * model.heads, why)
+    else:
+        _require_multiple("model.head_dim", model.head_dim, 2, "rotary position embeddings turn pairs")
     _require_multiple("model.heads", model.heads, model.kv_heads, f"model.kv_heads={model.kv_heads}")
     remedy = (
         f"vocabularies are padded to a multiple of {VOCAB_MULTIPLE}, so tp can be one of {_divisors(VOCAB_MULTIPLE)}"
@@ -105,6 +109,14 @@ def _sequence(config: "Config") -> None:
         f"with rollout.max_prompt={rollout.max_prompt} sequences are {length} tokens, which must be a multiple of "
         f"{unit} (parallel.tp={sizes.tp}, parallel.cp={sizes.cp}); nearest: {rollout.max_response + -length % unit}",
     )
+    for key, limit in (("max_length", config.model.max_length), ("window", config.model.window)):
+        _require(
+            limit is None or length <= limit,
+            "rollout.max_response",
+            rollout.max_response,
+            f"with rollout.max_prompt={rollout.max_prompt} sequences are {length} tokens, and the model takes up to "
+            f"{limit} (model.{key}): lower one of the two",
+        )
 
 
 def _algo(config: "Config") -> None:
@@ -209,13 +221,30 @@ def _chaos(config: "Config") -> None:
         if fault.kind == "slow":
             remedy = "slow needs the seconds that it lasts"
             _require(fault.seconds > 0, f"{key}.seconds", fault.seconds, remedy)
+    if config.chaos.soak.num_faults:
+        _soak(config)
+
+
+def _soak(config: "Config") -> None:
+    """The faults must find room, and none may end the run for want of standbys, or of recoveries that are left."""
+    soak, recovery = config.chaos.soak, config.recovery
+    gaps = (soak.num_faults - 1) * soak.min_gap
+    remedy = f"chaos.soak.num_faults={soak.num_faults} need at least {soak.first_iteration + gaps + 1}"
+    _require(soak.first_iteration + gaps < config.train.iterations, "train.iterations", config.train.iterations, remedy)
+    most = len(config.chaos.faults) + soak.num_faults
+    remedy = f"{most} faults are to be recovered from: at least as many, and better some more"
+    _require(recovery.max_recoveries >= most, "recovery.max_recoveries", recovery.max_recoveries, remedy)
+    whole = config.parallel.num_slots // config.parallel.dp if "kill_dp_group" in soak.kinds else 1
+    remedy = f"one fault takes up to {whole} slots: as many standbys, or recovery=wait"
+    enough = config.cluster.standby >= whole or recovery.when_short != "fail"
+    _require(enough, "cluster.standby", config.cluster.standby, remedy)
+    remedy = f"would be taken for a hang: less than recovery.hang_s={recovery.hang_s:g}"
+    _require(soak.slow_s < recovery.hang_s, "chaos.soak.slow_s", soak.slow_s, remedy)
 
 
 def _not_yet(config: "Config") -> None:
     """Refuse keys whose meaning is settled and whose work is not done: one without effect would mislead."""
     recovery = config.recovery
-    remedy = "going on with fewer replicas is not there yet: 'fail' or 'wait', and more actors in cluster.standby"
-    _require(recovery.when_short != "shrink", "recovery.when_short", recovery.when_short, remedy)
     remedy = "actors do not outlive their driver yet, so nothing is timed by this: leave it out"
     default = type(recovery).model_fields["orphan_s"].default
     _require(recovery.orphan_s == default, "recovery.orphan_s", recovery.orphan_s, remedy)

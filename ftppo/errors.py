@@ -39,13 +39,15 @@ class PeerLost(WorkerError):
 
 
 class StaleGeneration(FtppoError):
-    """A call or a completion of a past generation, refused."""
+    """A call or a completion of a past generation, or of one that has been let go of, refused."""
 
     def __init__(self, call_generation: int, own_generation: int) -> None:
         super().__init__(call_generation, own_generation)
         self.call_generation, self.own_generation = call_generation, own_generation
 
     def __str__(self) -> str:
+        if self.call_generation == self.own_generation:
+            return f"call of generation {self.call_generation} refused by an actor that has let go of it"
         return f"call of generation {self.call_generation} refused by an actor of generation {self.own_generation}"
 
 

@@ -1,9 +1,9 @@
 """Data that crosses a layer, one named type each. Tensors are on the CPU here; shapes are in brackets."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 
@@ -92,12 +92,22 @@ class Batch:
         return Batch(**picked, num_tokens=float(picked["response"].sum()))
 
     def split(self, parts: int) -> list["Batch"]:
-        """Equal runs of rows, one a part; each keeps the whole's `num_tokens`."""
-        chunks = {name: torch.chunk(getattr(self, name), parts) for name in _BATCH_TENSORS}
+        """Runs of rows, one a part, as equal as can be; each keeps the whole's `num_tokens`."""
+        sizes = _sizes(len(self.tokens), parts)
+        chunks = {name: getattr(self, name).split(sizes) for name in _BATCH_TENSORS}
         return [
             Batch(**{name: chunks[name][part] for name in _BATCH_TENSORS}, num_tokens=self.num_tokens)
             for part in range(parts)
         ]
+
+
+def _sizes(num_rows: int, parts: int) -> list[int]:
+    """How many rows each part gets: equal numbers or, where there are none, multiples of what cuts well."""
+    unit = num_rows // parts if num_rows % parts == 0 else math.gcd(num_rows, 8)
+    while num_rows // unit < parts:
+        unit //= 2
+    units, more = divmod(num_rows // unit, parts)
+    return [(units + (part < more)) * unit for part in range(parts)]
 
 
 _BATCH_TENSORS = ("tokens", "response", "logprobs", "ref_logprobs", "values", "advantages", "returns")
@@ -114,6 +124,7 @@ class StepSpec:
     critic_lr: float
     kl_coef: float  # used where the KL penalty is in the loss
     version: int = 0  # of the weights after the step
+    final: bool = False  # whether it counts as done even where no rank moves
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,7 @@ class StepResult:
     value_clip_fraction: float
     policy_grad_norm: float
     critic_grad_norm: float
-    skipped: bool = False  # a gradient was not finite, so no rank moved
+    skipped: bool = False  # a gradient was not finite, or the step was not the next one: no rank moved
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ What exists is what has a manifest, found by looking into the store: nothing is 
 
 import zlib
 from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 
 from ftppo.checkpoint.index import Index, ObjectRecord
 from ftppo.checkpoint.manifest import INDEX, Manifest, attempt_of, manifest_key, manifest_step
@@ -13,6 +16,18 @@ from ftppo.errors import CheckpointError, CorruptCheckpoint, NotFound
 from ftppo.storage.base import ObjectStore
 
 _CHUNK_BYTES = 16 * 2**20  # of an object whose checksum is taken
+_THREADS = 4  # that take checksums at once
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What there is of one attempt to save `step`. `newest_s` is when its youngest object came, by the store."""
+
+    step: int
+    prefix: str
+    num_objects: int
+    size_bytes: int
+    newest_s: float
 
 
 class Catalog:
@@ -28,16 +43,29 @@ class Catalog:
         return sorted((step for step in found if step is not None), reverse=True)
 
     def published(self) -> list[Manifest]:
-        """All checkpoints, newest first. Raises CorruptCheckpoint where a manifest cannot be read."""
-        return [self.load(step) for step in self.steps()]
+        """All checkpoints whose manifest can be read, newest first."""
+        found = []
+        for step in self.steps():
+            with suppress(CorruptCheckpoint):
+                found.append(self.load(step))
+        return found
 
-    def latest(self) -> Manifest | None:
+    def latest(self, skip_unreadable: bool = False) -> Manifest | None:
         """The newest checkpoint; None where there is none.
 
-        Raises CorruptCheckpoint where its manifest cannot be read: going on from an older one is a person's decision.
+        Raises CorruptCheckpoint where its manifest cannot be read; with `skip_unreadable`, where none can.
         """
-        steps = self.steps()
-        return self.load(steps[0]) if steps else None
+        first: CorruptCheckpoint | None = None
+        for step in self.steps():
+            try:
+                return self.load(step)
+            except CorruptCheckpoint as error:
+                first = first or error
+                if not skip_unreadable:
+                    break
+        if first is not None:
+            raise first
+        return None
 
     def load(self, step: int) -> Manifest:
         """The checkpoint of `step`. Raises CheckpointError where there is none, CorruptCheckpoint where garbled."""
@@ -72,8 +100,18 @@ class Catalog:
             return [str(error)]
         folder = f"{manifest.prefix}/"
         sizes = {info.key.removeprefix(folder): info.size_bytes for info in self.store.list(folder)}
-        problems = (self._problem(folder, entry, sizes.get(entry.name), deep) for entry in manifest.objects)
-        return [problem for problem in problems if problem is not None]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="verify") as pool:
+            problems = pool.map(
+                lambda entry: self._problem(folder, entry, sizes.get(entry.name), deep), manifest.objects
+            )
+            return [problem for problem in problems if problem is not None]
+
+    def withdraw(self, step: int) -> None:
+        """Have the checkpoint of `step` not exist any more, so that the step can be published again.
+
+        Its manifest goes; its objects are then an attempt that no manifest names, which sweep() removes in its time.
+        """
+        self.store.delete(manifest_key(step))
 
     def prune(self, steps: Iterable[int]) -> None:
         """Removes checkpoints, each manifest before its data: a removal cut short leaves an attempt that sweep() knows.
@@ -89,28 +127,43 @@ class Catalog:
             if manifest is not None:
                 self._delete_under(manifest.prefix)
 
-    def sweep(self, older_than_s: float, live: Collection[str] = ()) -> list[str]:
-        """Removes attempts that no manifest names, and uploads never finished, of which nothing is younger than that.
-
-        `live` are prefixes of attempts still being written; while there are any, uploads are left alone, for one may be
-        theirs. Returns the prefixes removed.
-        """
-        newest_s: dict[str, float] = {}
-        step_of: dict[str, int] = {}
+    def attempts(self) -> list[Attempt]:
+        """All attempts to save a step, the published ones too, newest step first."""
+        found: dict[str, Attempt] = {}
         for info in self.store.list("step-"):
-            found = attempt_of(info.key)
-            if found is not None:
-                step_of[found[1]] = found[0]
-                newest_s[found[1]] = max(newest_s.get(found[1], info.modified_s), info.modified_s)
+            place = attempt_of(info.key)
+            if place is not None:
+                step, prefix = place
+                one = found.get(prefix, Attempt(step, prefix, 0, 0, info.modified_s))
+                newest_s = max(one.newest_s, info.modified_s)
+                found[prefix] = Attempt(step, prefix, one.num_objects + 1, one.size_bytes + info.size_bytes, newest_s)
+        return sorted(found.values(), key=lambda one: (-one.step, one.prefix))
+
+    def leftovers(self, older_than_s: float, live: Collection[str] = ()) -> list[Attempt]:
+        """Attempts that no manifest names, of which no object is younger than that.
+
+        `live` are prefixes of attempts still being written.
+        """
         oldest_s = self.clock.now() - older_than_s
-        old = [prefix for prefix, when in newest_s.items() if when <= oldest_s and prefix not in live]
+        old = [one for one in self.attempts() if one.newest_s <= oldest_s and one.prefix not in live]
         # manifests are asked for after the listing, one at a time: an attempt published meanwhile is then seen
-        leftovers = [prefix for prefix in old if not self._names(step_of[prefix], prefix)]
-        for prefix in leftovers:
-            self._delete_under(prefix)
+        return [one for one in old if not self._names(one.step, one.prefix)]
+
+    def sweep(self, older_than_s: float, live: Collection[str] = ()) -> list[Attempt]:
+        """Removes leftovers(), and uploads never finished of that age. Returns the attempts removed.
+
+        While there are any `live`, uploads are left alone, for one may be theirs.
+        """
+        swept = self.leftovers(older_than_s, live)
+        for one in swept:
+            self._delete_under(one.prefix)
         if not live:
-            self.store.sweep_uploads("step-", older_than_s)
-        return leftovers
+            self.sweep_uploads(older_than_s)
+        return swept
+
+    def sweep_uploads(self, older_than_s: float) -> int:
+        """Aborts uploads never finished of that age. Returns how many there were."""
+        return self.store.sweep_uploads("step-", older_than_s)
 
     def _manifest(self, step: int) -> Manifest | None:
         key = manifest_key(step)
@@ -136,9 +189,11 @@ class Catalog:
             return f"{key} is missing"
         if size != entry.size:
             return f"{key} has {size} bytes, {entry.size} were written"
-        if deep and self._crc32(key, size) != entry.crc32:
-            return f"{key} has other content than was written"
-        return None
+        try:
+            damaged = deep and self._crc32(key, size) != entry.crc32
+        except NotFound:
+            return f"{key} is missing"  # it is gone since the listing
+        return f"{key} has other content than was written" if damaged else None
 
     def _crc32(self, key: str, size: int) -> str:
         crc32 = 0

@@ -34,6 +34,7 @@ class Header(Record):
     uid: str = Field(pattern=r"^[0-9A-Za-z_]+$")
     layout: dict[str, int]
     config_digest: str
+    model: dict[str, JsonValue] = Field(default_factory=dict)  # the model section of the config; empty: not told
     state: dict[str, JsonValue]
 
     @property

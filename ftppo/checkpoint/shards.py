@@ -134,7 +134,7 @@ def _read_run(run: Sequence[Wanted], store: ObjectStore, prefix: str) -> int:
             run, store, prefix
         )  # what was damaged on the way, and not in the store, is whole the second time
     for wanted, part in zip(run, parts, strict=True):
-        _copy(wanted, _decode(wanted.item, part, prefix))
+        copy_wanted(wanted, _decode(wanted.item, part, prefix))
     return sum(len(part) for part in parts)
 
 
@@ -165,7 +165,8 @@ def _decode(item: Item, data: memoryview, prefix: str) -> Tensor:
     return tensor
 
 
-def _copy(wanted: Wanted, source: Tensor) -> None:
+def copy_wanted(wanted: Wanted, source: Tensor) -> None:
+    """Put the content of an item into the places that want it."""
     with torch.no_grad():  # per thread, and a piece may be a view of a parameter
         for piece, read in wanted.copies:
             target = piece.tensor[_box(read.dest_offsets, read.lengths)]

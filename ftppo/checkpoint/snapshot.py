@@ -1,10 +1,10 @@
 """Snapshots: copies of slots' state in host memory. Comes in: tensors; goes out: flat buffers, two versions a slot.
 
 A version numbers the changes to the weights of a run. A slot holds copies of its own state and of the slot that it is
-the buddy of; memory is bounded by two buffers for each, and the one being filled.
+the buddy of; memory is bounded by two buffers for each, and the one being filled. Each mesh layout cuts the state its
+own way, so a copy goes by its layout too.
 """
 
-import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from torch import Tensor
 type Buffer = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 FROZEN = -1  # the version of what never changes during PPO: the reference
+TABLE = -2  # the version of the table that says which boxes of which tensors lie where in a slot's copies
 KEPT = 2  # versions of one slot: the newest may be on its way to only some of the holders
 
 
@@ -24,7 +25,18 @@ class Tag:
     """Whose state, and which."""
 
     slot: int
-    version: int
+    version: int  # or FROZEN, TABLE
+    layout: str = ""  # as Layout writes itself: a slot of another layout is another slot
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is a version of what steps change."""
+        return self.version >= 0
+
+    @property
+    def owner(self) -> tuple[str, int]:
+        """The slot of a layout whose state it is."""
+        return self.layout, self.slot
 
 
 class Holdings:
@@ -47,12 +59,12 @@ class Holdings:
         """Hold `buffer` under `tag`; of its slot the newest versions up to this one stay: later ones did not happen."""
         with self._lock:
             self._held[tag] = buffer
-            if tag.version == FROZEN:
+            if not tag.moves:
                 return
-            versions = sorted(held.version for held in self._held if held.slot == tag.slot and held.version != FROZEN)
-            reached = [version for version in versions if version <= tag.version]
-            for version in set(versions) - set(reached[-KEPT:]):
-                self._spare.append(self._held.pop(Tag(tag.slot, version)))
+            tags = sorted(held for held in self._held if held.owner == tag.owner and held.moves)
+            reached = [held for held in tags if held.version <= tag.version]
+            for held in set(tags) - set(reached[-KEPT:]):
+                self._spare.append(self._held.pop(held))
             del self._spare[:-KEPT]
 
     def get(self, tag: Tag) -> Buffer | None:
@@ -74,12 +86,12 @@ class Holdings:
     def drop_stale(self, oldest: int) -> None:
         """Let go of versions before `oldest`, and of all of a slot whose newest went: others back it by now."""
         with self._lock:
-            stale = [tag for tag in self._held if FROZEN < tag.version < oldest]
+            stale = [tag for tag in self._held if tag.moves and tag.version < oldest]
             for tag in stale:
                 del self._held[tag]
-            living = {tag.slot for tag in self._held if tag.version != FROZEN}
-            for slot in {tag.slot for tag in stale} - living:
-                self._held.pop(Tag(slot, FROZEN), None)
+            gone = {tag.owner for tag in stale} - {tag.owner for tag in self._held if tag.moves}
+            for tag in [tag for tag in self._held if tag.owner in gone]:
+                del self._held[tag]
 
     @property
     def num_bytes(self) -> int:
@@ -96,20 +108,18 @@ class Flat:
         sizes = [tensor.numel() * tensor.element_size() for tensor in self.tensors]
         self.num_bytes = sum(sizes)
         ends = np.cumsum(sizes).tolist()
-        self._spans = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        shapes = ";".join(f"{tuple(tensor.shape)}{tensor.dtype}" for tensor in self.tensors)
-        self.shape = hashlib.sha256(shapes.encode()).hexdigest()[:16]  # two Flats of equal shape can exchange bytes
+        self.spans = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]  # bytes of each tensor
 
     def pack(self, buffer: Buffer) -> None:
         """Copy all tensors into `buffer` [num_bytes]."""
-        for (start, end), tensor in zip(self._spans, self.tensors, strict=True):
+        for (start, end), tensor in zip(self.spans, self.tensors, strict=True):
             _view(buffer[start:end], tensor).copy_(tensor.detach())
 
     def unpack(self, buffer: Buffer) -> None:
         """Copy `buffer` [num_bytes] into the tensors."""
         assert buffer.nbytes == self.num_bytes, f"{buffer.nbytes} bytes for {self.num_bytes}"
         with torch.no_grad():
-            for (start, end), tensor in zip(self._spans, self.tensors, strict=True):
+            for (start, end), tensor in zip(self.spans, self.tensors, strict=True):
                 tensor.copy_(_view(buffer[start:end], tensor))
 
 

@@ -33,6 +33,7 @@ def config_digest(config: Config) -> str:
     """A short name for what a checkpoint hangs on: where it is another, the run cannot go on from it.
 
     Rates, batch sizes and the layout may change from one part of a run to the next; model, task and seed may not.
+    The folder of a pretrained model may move: what counts is its shape.
     """
-    shaping = config.model_dump_json(include={"seed", "model", "task"})
+    shaping = config.model_dump_json(include={"seed", "model", "task"}, exclude={"model": {"path"}})
     return hashlib.sha256(shaping.encode()).hexdigest()[:16]

@@ -15,7 +15,7 @@ from ftppo.driver.mesh import GenerationBroken
 from ftppo.driver.record import RecoveryRecord, RecoverySeconds
 from ftppo.driver.runfiles import RunFiles
 from ftppo.plan.faults import Fault
-from ftppo.plan.recovery import Source
+from ftppo.plan.recovery import Grow, Reshape, Shrink, Source, Substitute
 from ftppo.worker.actor import FAULT_TIME_KEY
 
 Phase = Literal["rollout", "score", "update", "save", "idle"]
@@ -86,21 +86,48 @@ class Accounts:
 
 
 def record_of(
-    faults: Sequence[Fault], generation: int, source: Source, phase: Phase, lost: int, watch: Stopwatch, began: float
+    faults: Sequence[Fault],
+    plan: Substitute | Reshape,
+    source: Source,
+    phase: Phase,
+    lost: int,
+    watch: Stopwatch,
+    began: float,
 ) -> RecoveryRecord:
-    """The record of a recovery that led to `generation`, its first step still to come."""
+    """The record of a recovery that `plan` was carried out for, its first step still to come."""
     laps = dict(watch.laps)
     laps["detect"] = laps.get("detect", 0.0) + watch.started - began
     return RecoveryRecord(
-        generation=generation,
-        cause="; ".join(f"{fault.kind}: {fault.reason}" for fault in faults) or "groups broke, no slot to blame",
-        slots=tuple(fault.slot for fault in faults),
+        generation=plan.roster.generation,
+        cause="; ".join(f"{fault.kind}: {fault.reason}" for fault in faults) or plan.reason,
+        slots=tuple(fault.slot for fault in faults) or (tuple(plan.takers) if isinstance(plan, Grow) else ()),
         phase=phase,
-        plan="substitute",
+        plan=_NAMES[type(plan)],
         source=source,
         lost_steps=lost,
         seconds=RecoverySeconds(**laps),
     )
+
+
+def restart_record(generation: int, source: Source, lost: int, watch: Stopwatch) -> RecoveryRecord:
+    """The record of a run whose last driver was lost, and which another one goes on with."""
+    return RecoveryRecord(
+        generation=generation,
+        cause="driver_lost: the last driver ended without a word",
+        slots=(),
+        phase="idle",
+        plan="restart",
+        source=source,
+        lost_steps=lost,
+        seconds=RecoverySeconds(**watch.laps),
+    )
+
+
+_NAMES: dict[type, Literal["substitute", "shrink", "grow"]] = {
+    Substitute: "substitute",
+    Shrink: "shrink",
+    Grow: "grow",
+}
 
 
 def phase_of(broken: GenerationBroken) -> Phase:

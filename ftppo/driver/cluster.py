@@ -6,6 +6,7 @@ Comes in: the config; goes out: a Cluster.
 import contextlib
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ftppo.errors import ClusterError, ConfigError
 from ftppo.worker.actor import send_tensors_as_arrays
 
 START_ATTEMPTS = 3
+LISTENER_S = 10.0  # for the cluster that we are to join to take our connection
 SHUTDOWN_S = 3.0  # Ray's processes end within this time when asked
 OBJECT_STORE_BYTES = 512 * 2**20  # of a cluster of our own; batches of tokens are small
 
@@ -92,6 +94,7 @@ def _end(processes: Sequence[psutil.Process]) -> None:
 
 def _initialize(config: Config, address: str, **own: Any) -> None:
     quiet = not config.run.ray_logs
+    _require_listener(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -104,6 +107,19 @@ def _initialize(config: Config, address: str, **own: Any) -> None:
             **own,
         )
     except Exception as error:  # Ray raises bare ones too, as where a node takes too long to start
+        raise ClusterError(
+            f"no Ray cluster at {address}: {error}; set cluster.address, or 'local' for one of our own"
+        ) from error
+
+
+def _require_listener(address: str) -> None:
+    """Raise ClusterError where nobody listens at host:port: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "://" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), LISTENER_S).close()
+    except OSError as error:
         raise ClusterError(
             f"no Ray cluster at {address}: {error}; set cluster.address, or 'local' for one of our own"
         ) from error

@@ -1,6 +1,9 @@
 """What can be seen of the actors. Comes in: Ray's errors, silence, beacons; goes out: Observations, not judged."""
 
+import socket
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -9,6 +12,8 @@ from ftppo.clock import Clock
 from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
 from ftppo.plan.faults import BeaconView, ErrorView, ExitKind, Observation
 from ftppo.plan.roster import Roster
+
+_KNOCKING = 32  # at so many doors at a time
 
 
 def from_error(slot: int, actor: str, error: ray.exceptions.RayError) -> Observation | None:
@@ -56,16 +61,44 @@ class Watch:
 
 
 def survey(
-    roster: Roster, handles: Mapping[str, Any], known: Sequence[Observation], clock: Clock, timeout_s: float
+    roster: Roster,
+    handles: Mapping[str, Any],
+    addresses: Mapping[str, tuple[str, int]],
+    known: Sequence[Observation],
+    clock: Clock,
+    timeout_s: float,
 ) -> list[Observation]:
-    """Ask every slot for its beacon on the control group; one Observation a slot, with what was `known` kept."""
+    """Ask every slot for its beacon on the control group; one Observation a slot, with what was `known` kept.
+
+    Who does not answer is knocked at by its address: Ray takes its time to tell that a node is gone.
+    """
     before = {seen.slot: seen for seen in known}
     asked = {handles[name].beacon.remote(): slot for slot, name in enumerate(roster.slots) if name in handles}
     ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
     ended = [seen for seen in known if seen.actor not in handles]
-    return ended + [
-        _merge(before.get(slot), slot, roster.actor(slot), reference, clock) for reference, slot in asked.items()
-    ]
+    found = [_merge(before.get(slot), slot, roster.actor(slot), reference, clock) for reference, slot in asked.items()]
+    silent = {seen.actor for seen in found if seen.answered_control is False and seen.actor in addresses}
+    gone = nobody_at({name: addresses[name] for name in silent}, timeout_s)
+    return ended + [replace(seen, process_dead=True) if seen.actor in gone else seen for seen in found]
+
+
+def nobody_at(addresses: Mapping[str, tuple[str, int]], timeout_s: float) -> set[str]:
+    """Those of the actors at whose address nobody listens any more: their process is gone, whatever else is known."""
+    if not addresses:
+        return set()
+    with ThreadPoolExecutor(min(len(addresses), _KNOCKING)) as pool:
+        refused = pool.map(lambda address: _refuses(address, timeout_s), addresses.values())
+        return {name for name, gone in zip(addresses, refused, strict=True) if gone}
+
+
+def _refuses(address: tuple[str, int], timeout_s: float) -> bool:
+    try:
+        socket.create_connection(address, timeout_s).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # no answer is no evidence
+    return False
 
 
 def _merge(known: Observation | None, slot: int, actor: str, reference: Any, clock: Clock) -> Observation:

@@ -6,7 +6,8 @@ Knows nothing of faults. An Iteration remembers what it has finished, so that ru
 """
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,13 +17,15 @@ from ftppo.algo.kl import next_coef
 from ftppo.algo.schedule import learning_rate
 from ftppo.clock import Clock
 from ftppo.config import Config
-from ftppo.driver.mesh import CallPhase, Mesh
+from ftppo.driver.mesh import Call, CallPhase, Mesh
 from ftppo.driver.prompts import assemble, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
 from ftppo.rng import generator
 from ftppo.tasks.base import Task
 from ftppo.tasks.tokenizer import Tokenizer
 from ftppo.types import Batch, DriverState, Prompt, RolloutResult, Sequences, StepResult, StepSpec
+
+AHEAD = 1  # steps that wait at the actors behind the one under way, so that these never wait for the driver
 
 
 @dataclass
@@ -35,6 +38,8 @@ class Workshop:
     clock: Clock
     on_phase: Callable[[str, str], None]  # phase, detail
     on_step: Callable[[StepSpec, StepResult], None]
+    boundary_due: Callable[[], bool]  # whether something waits for a moment in which no step is under way
+    at_boundary: Callable[[], None]  # does it
     mesh: Mesh | None = None
 
     @property
@@ -66,8 +71,7 @@ class Iteration:
             with self._timed("score"):
                 self.batch = self._score(self.sequences)
         with self._timed("update"):
-            for spec, mini_batch in self._steps(self.batch):
-                self._update(spec, mini_batch)
+            self._update(self.batch)
         assert len(self.results) == self.shop.num_steps, "optimizer steps are epochs x mini-batches"
         return self._after()
 
@@ -117,39 +121,49 @@ class Iteration:
         self.stats |= stats
         return batch
 
-    def _steps(self, batch: Batch) -> Iterator[tuple[StepSpec, Batch]]:
-        """Every step that is not done yet, with its mini-batch: each epoch shuffles anew."""
-        train, num_rows = self.shop.config.train, batch.tokens.shape[0]
-        last = train.iterations * self.shop.num_steps
-        for number in range(len(self.results), self.shop.num_steps):
-            epoch, mini = divmod(number, num_rows // train.mini_batch)
-            order = torch.randperm(
-                num_rows, generator=generator(self.shop.config.seed, self.state.iteration, "shuffle", epoch)
-            )
-            rows = order[mini * train.mini_batch : (mini + 1) * train.mini_batch]
-            ppo_step = self._ppo_step(number)
-            spec = StepSpec(
-                step=self.state.step + number,
-                iteration=self.state.iteration,
-                kind="ppo",
-                policy_lr=learning_rate(ppo_step, train.policy_lr, last, train),
-                critic_lr=learning_rate(ppo_step, train.critic_lr, last, train),
-                kl_coef=self.state.kl_coef,
-                version=self.state.version + number + 1,
-            )
-            yield spec, batch.rows(rows)
+    def _update(self, batch: Batch) -> None:
+        """All steps that are not done yet, in order; the next one is asked for before the last one has ended."""
+        shop, under_way = self.shop, deque[_Step]()
+        while len(self.results) < shop.num_steps:
+            while len(under_way) <= AHEAD and not shop.boundary_due():
+                number = len(self.results) + len(under_way)
+                if number == shop.num_steps:
+                    break
+                under_way.append(self._start(number, batch))
+            step = under_way.popleft()
+            shop.on_phase("update", f"step {len(self.results) + 1}/{shop.num_steps}")
+            result = self._mesh.finish(step.call)
+            if result.skipped:  # once more: what a machine got wrong comes right, what is in the data does not
+                for behind in under_way:
+                    self._mesh.finish(behind.call)  # nobody moves in a step whose turn has not come
+                under_way.clear()
+                result = self._mesh.finish(self._start(len(self.results), batch, final=True).call)
+            self.results.append(result)
+            shop.on_step(step.spec, result)
+            if shop.boundary_due() and not under_way:
+                shop.at_boundary()
 
-    def _update(self, spec: StepSpec, mini_batch: Batch) -> None:
-        number = len(self.results)
+    def _start(self, number: int, batch: Batch, final: bool = False) -> "_Step":
+        """Ask for a step: each epoch shuffles anew."""
+        shop, train = self.shop, self.shop.config.train
+        num_rows, last = batch.tokens.shape[0], train.iterations * shop.num_steps
+        epoch, mini = divmod(number, num_rows // train.mini_batch)
+        order = torch.randperm(num_rows, generator=generator(shop.config.seed, self.state.iteration, "shuffle", epoch))
+        rows = order[mini * train.mini_batch : (mini + 1) * train.mini_batch]
+        ppo_step = self._ppo_step(number)
+        spec = StepSpec(
+            step=self.state.step + number,
+            iteration=self.state.iteration,
+            kind="ppo",
+            policy_lr=learning_rate(ppo_step, train.policy_lr, last, train),
+            critic_lr=learning_rate(ppo_step, train.critic_lr, last, train),
+            kl_coef=self.state.kl_coef,
+            version=self.state.version + number + 1,
+            final=final,
+        )
         # Faults configured for the update strike in its middle step.
-        phase: CallPhase = "update" if number == self.shop.num_steps // 2 else "update.other"
-        self.shop.on_phase("update", f"step {number + 1}/{self.shop.num_steps}")
-        result = self._mesh.call("ppo_step", spec, rows=mini_batch, via="mesh_first", phase=phase)
-        if result.skipped:  # once more: what a machine got wrong comes right, what is in the data does not
-            result = self._mesh.call("ppo_step", spec, rows=mini_batch, via="mesh_first", phase="update.other")
-        self.results.append(result)
-        self.shop.on_step(spec, result)
-        self._mesh.check_leaving()
+        phase: CallPhase = "update" if number == shop.num_steps // 2 and not final else "update.other"
+        return _Step(spec, self._mesh.start("ppo_step", spec, rows=batch.rows(rows), via="mesh_first", phase=phase))
 
     def _after(self) -> DriverState:
         algo, state = self.shop.config.algo, self.state
@@ -183,6 +197,14 @@ class Iteration:
 
 
 _MEANS = ("policy_loss", "value_loss", "entropy", "clip_fraction", "policy_grad_norm", "critic_grad_norm")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An optimizer step that the actors know of."""
+
+    spec: StepSpec
+    call: Call
 
 
 class _Timed:

@@ -6,13 +6,14 @@ What would stop the run is asked before an actor starts: the task, the store, wh
 import signal
 from pathlib import Path
 
+from ftppo.checkpoint.huggingface.reader import check_weights
 from ftppo.checkpoint.stores import config_digest
 from ftppo.clock import SystemClock
 from ftppo.config import Config
 from ftppo.driver.cluster import connect
 from ftppo.driver.display import make_display
 from ftppo.driver.report import write_report
-from ftppo.driver.runfiles import REPORT, RunFiles
+from ftppo.driver.runfiles import BEGUN, ENDED, REPORT, RunFiles
 from ftppo.driver.saver import Saver
 from ftppo.driver.supervisor import Supervisor
 from ftppo.errors import ConfigError, FtppoError
@@ -27,13 +28,16 @@ def run(config: Config) -> int:
     clock = SystemClock()
     folder = Path(config.run.dir).resolve() / config.run.name
     config = _with_absolute_url(config, folder)
-    task, tokenizer = build_task(config.task, config.seed), build_tokenizer(config.task)
+    task, tokenizer = build_task(config.task, config.seed), build_tokenizer(config.task, config.model)
+    if config.model.path is not None:
+        check_weights(config.model)
     saver = Saver(config, clock)
     preflight(saver.store)
     resume = _wants_resume(config, saver)
     signal.signal(signal.SIGTERM, _interrupt)
     with connect(config) as cluster, RunFiles(folder, clock, resume) as files:
         signal.signal(signal.SIGTERM, _interrupt)  # again: Ray has put its own in place, which aborts
+        files.record(BEGUN)
         files.config(config.model_dump(mode="json"))
         display = make_display(config.run.progress, clock)
         supervisor = Supervisor(config, clock, files, display, saver)
@@ -48,6 +52,7 @@ def run(config: Config) -> int:
         finally:
             summary = supervisor.summary("finished" if supervisor.reason is None else "failed")
             files.summary(summary)
+            files.record(ENDED, summary.status)
             write_report(folder)
             display.finish(summary, folder / REPORT)
     return status

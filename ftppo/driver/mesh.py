@@ -4,6 +4,7 @@ Every wait ends: a call whose rank fails, or in which nothing moves for the conf
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
@@ -12,7 +13,7 @@ import torch
 from ftppo.clock import Clock
 from ftppo.config import Fault, FaultPhase
 from ftppo.driver.detect import Watch, from_error, from_silence
-from ftppo.driver.dispatch import dispatch_of
+from ftppo.driver.dispatch import Dispatch, dispatch_of
 from ftppo.errors import FtppoError
 from ftppo.plan.chaos import targets
 from ftppo.plan.faults import Observation
@@ -35,6 +36,15 @@ class GenerationBroken(FtppoError):
 
     def __str__(self) -> str:
         return f"generation {self.roster.generation} broke in {self.phase}: {self.observations}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the slots have been asked to do, each after what it was asked before."""
+
+    phase: CallPhase
+    dispatch: Dispatch
+    references: Mapping[Any, int]  # -> slot
 
 
 class Mesh:
@@ -65,6 +75,10 @@ class Mesh:
 
         With `deadline_s` it must end by then; without, it must keep moving.
         """
+        return self.finish(self.start(method, *shared, rows=rows, via=via, phase=phase), deadline_s)
+
+    def start(self, method: str, *shared: Any, rows: Any = None, via: str = "pass_through", phase: CallPhase) -> Call:
+        """Ask for what `call` runs, and do not wait for it."""
         dispatch, layout = dispatch_of(via), self.roster.layout
         shards = [_argument(shard) for shard in dispatch.shards(layout, rows)] if rows is not None else []
         collectors = list(dispatch.collectors(layout))
@@ -75,11 +89,15 @@ class Mesh:
             stamp = Stamp(self.roster.generation, slot in collectors, mine)
             arguments = (*shared, shards[dispatch.shard_of(layout, slot)]) if shards else shared
             references[self.handles[name].call.remote(stamp, method, *arguments)] = slot
-        replies = self.wait(references, phase, deadline_s)
+        return Call(phase, dispatch, references)
+
+    def finish(self, call: Call, deadline_s: float | None = None) -> Any:
+        """The result of what was started. Raises as `call` does."""
+        replies = self.wait(call.references, call.phase, deadline_s)
         self.delivered |= {slot: reply.delivered for slot, reply in replies.items() if reply.delivered is not None}
         self.leaving = {slot for slot, reply in replies.items() if reply.leaving}
         self.writing = any(not reply.idle for reply in replies.values())
-        return dispatch.merge([replies[slot].result for slot in collectors])
+        return call.dispatch.merge([replies[slot].result for slot in call.dispatch.collectors(self.roster.layout)])
 
     def check_leaving(self) -> None:
         """At a step boundary: break the generation, in good order, if a slot was told to go."""

@@ -22,6 +22,8 @@ from ftppo.errors import ClusterError
 from ftppo.plan.topology import Layout, Place, order_places
 from ftppo.worker.actor import TrainActor, Whereabouts, end_process
 
+REFILL_AGAIN_S = 10.0
+
 
 @dataclass(frozen=True)
 class Member:
@@ -51,15 +53,18 @@ class Pool:
         self.config, self.cluster, self.clock = config, cluster, clock
         self.members: dict[str, Member] = {}
         self.warm: list[str] = []
+        parallel = config.parallel
+        self.layout = Layout(parallel.dp, parallel.tp, parallel.pp, parallel.cp)  # the one that standbys are built for
         self._warming: dict[Any, _Warming] = {}  # by the reference that tells that it is built
         self._free: list[int] = []  # bundles that nobody holds
         self._num_spawned = 0
+        self._not_before = 0.0  # monotonic: no standby is started until then
         self._prepare_args = (config, cluster.kind, vocab_size, eos, secrets.token_hex(16))
         self._group: PlacementGroup | None = None
 
-    def start(self, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def start(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Place and start all actors. Returns the names for the slots, in slot order, and those of the standbys."""
-        num = layout.world + self.config.cluster.standby
+        num = self.layout.world + self.config.cluster.standby
         bundle = self.cluster.bundle(self.config)
         self._group = placement_group([bundle] * num, strategy="PACK")
         if not self._group.wait(self.config.cluster.start_s):
@@ -73,28 +78,28 @@ class Pool:
         for member, place in zip(members, places, strict=True):
             self._learn(member.name, place=place)
             found.append(Place(member.name, place.node, place.device))
-        names = [place.actor for place in order_places(found, layout.tp)]
-        return tuple(names[: layout.world]), tuple(names[layout.world :])
+        names = [place.actor for place in order_places(found, self.layout.tp)]
+        return tuple(names[: self.layout.world]), tuple(names[self.layout.world :])
 
     def build(self, slots: Sequence[str]) -> None:
         """Warm the actors of the slots, and build each for its own."""
         handles = [self.members[name].handle for name in slots]
         addresses = [handle.prepare.remote(*self._prepare_args) for handle in handles]
-        built = [handle.build.remote(slot) for slot, handle in enumerate(handles)]
+        built = [handle.build.remote(self.layout, slot) for slot, handle in enumerate(handles)]
         found = self._gather([*addresses, *built], "was built")
         for name, address in zip(slots, found, strict=False):
             self._learn(name, snapshots=address)
 
-    def warm_up(self, standbys: Sequence[str], num_slots: int) -> None:
+    def warm_up(self, standbys: Sequence[str]) -> None:
         """Begin to warm standbys, each built for a slot that the fewest others are built for. Returns at once."""
         for name in standbys:
             covered = [member.built_for for member in self.members.values() if member.built_for is not None]
-            slot = min(range(num_slots), key=lambda slot: (covered.count(slot), slot))
+            slot = min(range(self.layout.world), key=lambda slot: (covered.count(slot), slot))
             self._learn(name, built_for=slot)
             handle = self.members[name].handle
             place = handle.whereabouts.remote()
             address = handle.prepare.remote(*self._prepare_args)
-            self._warming[handle.build.remote(slot)] = _Warming(name, place, address)
+            self._warming[handle.build.remote(self.layout, slot)] = _Warming(name, place, address)
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Exception | None]]:
         """Standbys whose warming has ended since last asked, with the error of those that failed."""
@@ -113,6 +118,7 @@ class Pool:
                 ended.append((warming.name, None))
             except Exception as error:  # whatever ended it, this actor is of no use
                 self.retire(warming.name)
+                self._not_before = self.clock.monotonic() + REFILL_AGAIN_S
                 ended.append((warming.name, error))
         return ended
 
@@ -122,6 +128,29 @@ class Pool:
         self.warm = [name for name in self.warm if name not in taken]
         for name in taken:
             self._learn(name, built_for=None)
+
+    def addresses(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Where actors serve their snapshots, of those that are warm."""
+        members = [self.members[name] for name in names if name in self.members]
+        return {member.name: member.snapshots for member in members if member.snapshots is not None}
+
+    def node_of(self, name: str) -> str | None:
+        """The node that an actor runs on; None where it is not known, or no more."""
+        member = self.members.get(name)
+        return member.place.node if member is not None and member.place is not None else None
+
+    def warm_by_node(self) -> dict[str, list[str]]:
+        """The actors of each node that have come as far as to serve snapshots."""
+        found: dict[str, list[str]] = {}
+        for name in self.addresses(self.members):
+            node = self.node_of(name)
+            if node is not None:
+                found.setdefault(node, []).append(name)
+        return found
+
+    def demote(self, names: Iterable[str]) -> None:
+        """These actors, whose slots are no more, stand by from now on."""
+        self.warm += names
 
     def fitting(self, lost: Sequence[int], names: Sequence[str]) -> list[str]:
         """`names` in an order in which, as far as can be, each of the `lost` slots meets a standby built for it."""
@@ -145,11 +174,16 @@ class Pool:
         ray.kill(member.handle, no_restart=True)
         self._end_process(member)
 
-    def refill(self, num_slots: int) -> list[str]:
-        """Begin to start a standby in each bundle that came free, up to the number configured. Returns their names."""
-        missing = self.config.cluster.standby + num_slots - len(self.members)
+    def refill(self) -> list[str]:
+        """Begin to start a standby in each bundle that came free, up to the number configured. Returns their names.
+
+        Where one came to nothing a while ago, as on a node that is gone, the next one is started some time later.
+        """
+        if self.clock.monotonic() < self._not_before:
+            return []
+        missing = self.config.cluster.standby + self.layout.world - len(self.members)
         fresh = [self._spawn(self._free.pop(0)).name for _ in range(min(missing, len(self._free)))]
-        self.warm_up(fresh, num_slots)
+        self.warm_up(fresh)
         return fresh
 
     def stop(self) -> None:

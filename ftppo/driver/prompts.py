@@ -58,7 +58,7 @@ def supervised_batch(prompts: Sequence[Prompt], task: Task, tokenizer: Tokenizer
 
 
 def _encode(prompt: Prompt, tokenizer: Tokenizer, rollout: Rollout) -> list[int]:
-    ids = tokenizer.encode(prompt.text)
+    ids = tokenizer.encode_prompt(prompt.text)
     if not 0 < len(ids) <= rollout.max_prompt:
         raise TaskError(
             f"prompt {prompt.index} has {len(ids)} tokens, 1 to rollout.max_prompt={rollout.max_prompt} are possible: "

@@ -3,28 +3,27 @@
 judge -> plan -> fence survivors -> promote standbys -> new groups -> state     (a fault on the way: a new plan)
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 
 import ray
 
-from ftppo.checkpoint.snapshot import FROZEN
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.account import Accounts, Stopwatch, phase_of, record_of
-from ftppo.driver.detect import survey
+from ftppo.driver.copies import Copies, find_copies
+from ftppo.driver.detect import from_error, nobody_at, survey
 from ftppo.driver.display import Display
 from ftppo.driver.mesh import GenerationBroken, Mesh
 from ftppo.driver.pool import Member, Pool
 from ftppo.driver.runfiles import RunFiles
-from ftppo.driver.saver import Saver
+from ftppo.driver.saver import DAMAGED, Saver
+from ftppo.driver.standbys import Standbys
 from ftppo.errors import CheckpointError, ClusterError, RepeatedFault
 from ftppo.plan.faults import NO_SLOT, ExitKind, Fault, FaultKind, Observation, judge
-from ftppo.plan.holders import Common, newest_common
-from ftppo.plan.recovery import GiveUp, Plan, Source, Substitute, Wait, plan_recovery
+from ftppo.plan.recovery import GiveUp, Grow, Plan, Reshape, Source, Substitute, Wait, plan_recovery
 from ftppo.plan.roster import Roster
-from ftppo.plan.topology import buddies
+from ftppo.plan.topology import Layout, buddies
 from ftppo.types import DriverState
 from ftppo.worker.meeting import Rendezvous
 
@@ -46,11 +45,19 @@ class Recovery:
     """Forms generations, the first one too, and keeps the account of each recovery."""
 
     def __init__(
-        self, config: Config, pool: Pool, saver: Saver, files: RunFiles, display: Display, clock: Clock
+        self,
+        config: Config,
+        pool: Pool,
+        standbys: Standbys,
+        saver: Saver,
+        files: RunFiles,
+        display: Display,
+        clock: Clock,
     ) -> None:
-        self.config, self.pool, self.saver = config, pool, saver
+        self.config, self.pool, self.standbys, self.saver = config, pool, standbys, saver
         self.files, self.display, self.clock = files, display, clock
         self.num_begun = 0  # attempts count too: one that never succeeds must end
+        self._layouts: dict[str, Layout] = {}  # those that a mesh has had, by how they write themselves
         self._raised: dict[int, set[str]] = {}  # version -> what was raised in the step after it
         self.accounts = Accounts(files, display, clock)
 
@@ -63,6 +70,7 @@ class Recovery:
         """Have all slots of `roster` meet and build their groups. Raises GenerationBroken."""
         mesh = self.mesh_of(roster)
         handles = mesh.handles
+        self._layouts[str(roster.layout)] = roster.layout
         limit = self.config.recovery.groups_s
         opened = mesh.wait({handles[roster.actor(0)].open_store.remote(limit): 0}, "idle", limit)
         meet = Rendezvous(roster.generation, *opened[0])
@@ -93,14 +101,18 @@ class Recovery:
                 watch.lap("detect")
                 copies = self._copies(roster, faults, state.version)
                 plan = self._settle(roster, faults, copies)
+                if isinstance(plan, Reshape):
+                    self._event("reshaped", plan.reason)
                 watch.lap("promote")
                 done = self._carry_out(plan, roster, copies, watch)
             except GenerationBroken as again:
                 roster, broken = self._next_attempt(again), again
                 continue
+            if isinstance(plan, Grow):
+                self.num_begun -= 1  # nothing had gone wrong
             known = committed if committed is not None and done.source == "peer" else state.version
             lost = max(0, known - (done.version if done.state is None else done.state.version))
-            record = record_of(first_faults, plan.roster.generation, done.source, phase, lost, watch, began)
+            record = record_of(first_faults, plan, done.source, phase, lost, watch, began)
             self.accounts.open(record, began, state.step + 1)
             return done
 
@@ -109,8 +121,23 @@ class Recovery:
         for one in broken.observations:
             if one.error is not None and not one.peer_lost:
                 self.files.record("traceback", one.error.trace, slot=one.slot)
-        seen = survey(roster, handles, broken.observations, self.clock, SURVEY_S)
+        addresses = self.pool.addresses(roster.slots)
+        seen = survey(roster, handles, addresses, broken.observations, self.clock, SURVEY_S)
+        nodes = self._lost_nodes({one.actor for one in seen if one.process_dead})
+        seen = [
+            dataclasses.replace(one, node_alive=False) if self.pool.node_of(one.actor) in nodes else one for one in seen
+        ]
         return judge(seen, layout=roster.layout, hang_s=self.config.recovery.hang_s)
+
+    def _lost_nodes(self, dead: set[str]) -> set[str]:
+        """Nodes of which, with these actors, all are dead, where they have several and there are other nodes."""
+        of_node = self.pool.warm_by_node()
+        if len(of_node) < 2:
+            return set()
+        struck = [names for names in of_node.values() if dead & set(names)]
+        doubtful = [name for names in struck for name in names if name not in dead]
+        dead = dead | nobody_at(self.pool.addresses(doubtful), SURVEY_S)
+        return {node for node, names in of_node.items() if len(names) > 1 and dead.issuperset(names)}
 
     def _refuse_repetition(self, faults: Sequence[Fault], state: DriverState) -> None:
         """Raise RepeatedFault for an exception that another actor has raised in the same step before."""
@@ -125,48 +152,40 @@ class Recovery:
             self.files.record("fault", f"{fault.kind}: {fault.reason}", slot=fault.slot)
             self.display.event(f"fault ({fault.kind}): {fault.reason}")
 
-    def _copies(self, roster: Roster, faults: Sequence[Fault], at_most: int) -> Common | None:
+    def _copies(self, roster: Roster, faults: Sequence[Fault], at_most: int) -> Copies | None:
         """The newest version, up to `at_most`, that living actors hold of every slot."""
         if not self.config.snapshot.every_steps:
             return None
-        lost = {fault.slot for fault in faults}
-        asked = {
-            self._member(roster, slot).handle.holdings.remote(): name
-            for slot, name in enumerate(roster.slots)
-            if slot not in lost and name in self.pool.members
-        }
-        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=SURVEY_S)
-        held = {}
-        for reference in ready:
-            with contextlib.suppress(ray.exceptions.RayError):  # gone since: it holds nothing
-                held[asked[reference]] = ray.get(reference)
-        also = [FROZEN] if self.config.algo.needs_reference else []
-        return newest_common(roster.slots, held, also, at_most)
+        lost = {roster.actor(fault.slot) for fault in faults if fault.slot != NO_SLOT}
+        asked = [name for name in (*roster.slots, *self.pool.warm) if name in self.pool.members and name not in lost]
+        handles = {name: self.pool.members[name].handle for name in asked}
+        needs_reference = self.config.algo.needs_reference
+        return find_copies(roster, handles, self._layouts, needs_reference, at_most, self.config.recovery.fence_s)
 
-    def _settle(self, roster: Roster, faults: Sequence[Fault], copies: Common | None) -> Substitute:
+    def _settle(self, roster: Roster, faults: Sequence[Fault], copies: Copies | None) -> Substitute | Reshape:
         """A plan that can be carried out now: waits for standbys while the plan is to wait."""
         for fault in faults:
             if fault.slot != NO_SLOT:
                 self.pool.retire(roster.actor(fault.slot))  # its bundle comes free for another
+        for name in nobody_at(self.pool.addresses(self.pool.warm), SURVEY_S):
+            self.pool.retire(name)
+        roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
         until = self.clock.monotonic() + self.config.recovery.standby_s
         while True:
             plan = self._plan(roster, faults, copies)
-            if isinstance(plan, Substitute):
-                return plan
             if isinstance(plan, GiveUp):
                 raise plan.error
-            assert isinstance(plan, Wait), f"no way to carry out {plan} yet"
+            if not isinstance(plan, Wait):
+                return plan
             if self.clock.monotonic() > until:
                 raise ClusterError(
                     f"{plan.reason}; none came within recovery.standby_s={self.config.recovery.standby_s:g} s"
                 )
             self.display.phase("wait", plan.reason)
-            roster = roster.with_standby(self.pool.refill(roster.layout.world))
-            for name, error in self.pool.poll(POLL_S):
-                self.display.event(f"standby {name} " + ("is warm" if error is None else f"failed: {error}"))
-            roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
+            self.standbys.begin(roster)
+            roster = self.standbys.tend(roster, POLL_S)
 
-    def _plan(self, roster: Roster, faults: Sequence[Fault], copies: Common | None) -> Plan:
+    def _plan(self, roster: Roster, faults: Sequence[Fault], copies: Copies | None) -> Plan:
         lost = sorted({fault.slot for fault in faults})
         warm = self.pool.fitting(lost, [name for name in self.pool.warm if roster.stands_by(name)])
         return plan_recovery(
@@ -176,18 +195,21 @@ class Recovery:
             when_short=self.config.recovery.when_short,
             recoveries_left=self.config.recovery.max_recoveries - self.num_begun + 1,
             has_checkpoint=self.saver.last_step is not None,
+            wanted_dp=self.config.parallel.dp,
             holders=dict.fromkeys(range(roster.layout.world), True) if copies is not None else None,
         )
 
-    def _carry_out(self, plan: Substitute, old: Roster, copies: Common | None, watch: Stopwatch) -> Recovered:
+    def _carry_out(self, plan: Substitute | Reshape, old: Roster, copies: Copies | None, watch: Stopwatch) -> Recovered:
         new = plan.roster
-        for slot in plan.takers:
-            self.pool.retire(old.actor(slot))
-        survivors = {slot: name for slot, name in enumerate(new.slots) if slot not in plan.takers}
-        self._fence(survivors, new)
+        for name in set(old.slots) - set(new.actors):
+            self.pool.retire(name)
+        self._fence([name for name in old.slots if name in self.pool.members], new)
         watch.lap("fence")
-        self.pool.promote(plan.takers.values())
-        building = {self.pool.members[name].handle.build.remote(slot): slot for slot, name in plan.takers.items()}
+        self.pool.promote(name for name in new.slots if old.slot_of(name) is None)
+        self.pool.demote(name for name in old.slots if new.stands_by(name) and name in self.pool.members)
+        # In another layout everybody holds another part of the state than before.
+        builders = plan.takers if isinstance(plan, Substitute) else range(new.layout.world)
+        building = {self._member(new, slot).handle.build.remote(new.layout, slot): slot for slot in builders}
         self.mesh_of(new).wait(building, "idle", self.config.recovery.groups_s)
         watch.lap("promote")
         mesh = self.form(new)
@@ -196,44 +218,55 @@ class Recovery:
         watch.lap("state")
         return done
 
-    def _fence(self, survivors: dict[int, str], new: Roster) -> None:
-        """Survivors let go of their groups; who does not in time is ended, and counts as lost."""
-        limit = self.config.recovery.fence_s
-        references = {self.pool.members[name].handle.release.remote(): slot for slot, name in survivors.items()}
-        ready, late = ray.wait(list(references), num_returns=len(references), timeout=limit)
-        lost = [
-            Observation(references[one], survivors[references[one]], process_dead=True, exit_kind=ExitKind.FENCED)
-            for one in late
-        ]
-        for observation in lost:
-            self.pool.retire(observation.actor)
-        try:
-            self.mesh_of(new).wait({one: references[one] for one in ready}, "idle", limit)
-        except GenerationBroken as broken:
-            raise GenerationBroken([*lost, *broken.observations], "idle", new) from broken
+    def _fence(self, survivors: Sequence[str], new: Roster) -> None:
+        """Survivors let go of their groups; who does not in time is ended, and counts as lost if it has a slot."""
+        references = {self.pool.members[name].handle.release.remote(): name for name in survivors}
+        ray.wait(list(references), num_returns=len(references), timeout=self.config.recovery.fence_s)
+        lost = []
+        for reference, name in references.items():
+            slot = new.slot_of(name)
+            at = NO_SLOT if slot is None else slot
+            try:
+                ray.get(reference, timeout=0)
+                continue
+            except ray.exceptions.GetTimeoutError:
+                seen = Observation(at, name, process_dead=True, exit_kind=ExitKind.FENCED)
+            except ray.exceptions.RayError as error:
+                seen = from_error(at, name, error) or Observation(at, name, process_dead=True)
+            self.pool.retire(name)
+            if slot is not None:
+                lost.append(seen)
         if lost:
             raise GenerationBroken(lost, "idle", new)
 
-    def _restore(self, mesh: Mesh, copies: Common | None) -> Recovered:
+    def _restore(self, mesh: Mesh, copies: Copies | None) -> Recovered:
         """Every slot at one version: from memory where all have a holder, else from the last checkpoint."""
         if copies is not None:
-            sources = {
-                slot: self.pool.members[holder].snapshots
-                for slot, holder in copies.holder.items()
-                if holder != mesh.roster.actor(slot)
-            }
+            sources = {slot: self.pool.members[holder].snapshots for slot, holder in copies.holder.items()}
             try:
-                mesh.call("restore", copies.version, sources, phase="load")
+                if copies.layout == mesh.roster.layout:
+                    own = {slot for slot, holder in copies.holder.items() if holder == mesh.roster.actor(slot)}
+                    elsewhere = {slot: place for slot, place in sources.items() if slot not in own}
+                    mesh.call("restore", copies.version, elsewhere, phase="load")
+                else:
+                    mesh.call("reshard", copies.version, copies.layout, sources, phase="load")
+                mesh.call("regain", copies.version, phase="load")
                 return Recovered(mesh, "peer", copies.version, None)
             except CheckpointError as error:
-                self.files.record("snapshot_unusable", str(error))
-                self.display.event(f"snapshot unusable, taking the last checkpoint: {error}")
-        manifest = self.saver.latest()
-        if manifest is None:
+                self._event("snapshot_unusable", f"taking the last checkpoint: {error}")
+        restored = self.saver.restore(mesh, self._tell_damaged)
+        if restored is None:
             mesh.call("reset", phase="load")
-        state = self.saver.restore(mesh, manifest) if manifest else DriverState(kl_coef=self.config.algo.kl_coef)
+        state = restored.state if restored else DriverState(kl_coef=self.config.algo.kl_coef)
         mesh.call("snapshot", state.version, phase="load")
-        return Recovered(mesh, "checkpoint" if manifest else "initial", state.version, state)
+        return Recovered(mesh, "checkpoint" if restored else "initial", state.version, state)
+
+    def _tell_damaged(self, reason: str) -> None:
+        self._event(DAMAGED, reason)
+
+    def _event(self, event: str, reason: str) -> None:
+        self.files.record(event, reason)
+        self.display.event(f"{event.replace('_', ' ')}: {reason}")
 
     def _next_attempt(self, broken: GenerationBroken) -> Roster:
         """A fault during the recovery: the roster to plan from, those lost meanwhile left out of the standbys."""

@@ -2,7 +2,7 @@
 metrics.jsonl, TensorBoard files, config.json, summary.json. A resumed run goes on in the same files.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,8 +22,15 @@ CONFIG = "config.json"
 REPORT = "report.html"
 
 
+BEGUN, ENDED = "driver_begun", "driver_ended"  # events; the second is missing where a driver was lost
+
+
 class RunFiles:
-    """Writers of one run. `at` says where the run stands; every line written after it carries that stamp."""
+    """Writers of one run. `at` says where the run stands; every line written after it carries that stamp.
+
+    `driver_was_lost`: whether the driver before this one ended without a word; `num_steps_known` are the optimizer
+    steps that were committed before.
+    """
 
     def __init__(self, folder: Path, clock: Clock, resume: bool) -> None:
         """Open the files in `folder`. Without `resume` those of an earlier run are first set aside, not mixed in."""
@@ -36,6 +43,9 @@ class RunFiles:
         self._events = JsonLines(folder / EVENTS)
         self._metrics = JsonLines(folder / METRICS)
         self._scalars = ScalarWriter(folder, clock)
+        told = [row["event"] for row in read_lines(folder / EVENTS) if row.get("event") in (BEGUN, ENDED)]
+        self.driver_was_lost = told[-1:] == [BEGUN]
+        self.num_steps_known = max((row["step"] + 1 for row in self._rows("step", "warmup")), default=0)
 
     def __enter__(self) -> Self:
         return self
@@ -107,8 +117,11 @@ class RunFiles:
             numbers = {key: value for key, value in row.items() if isinstance(value, float)}
             self._scalars.add(at, {f"{kind}/{key}": value for key, value in numbers.items()})
 
+    def _rows(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        return (row for row in read_lines(self.folder / METRICS) if row.get("kind") in kinds)
+
     def _read[T](self, kind: str, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-        return tuple(build(row) for row in read_lines(self.folder / METRICS) if row.get("kind") == kind)
+        return tuple(build(row) for row in self._rows(kind))
 
 
 def _set_aside(folder: Path) -> None:

@@ -5,6 +5,8 @@ Ranks write, each on its own; slot 0 publishes once all have reported success; o
 
 import dataclasses
 import secrets
+from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,11 +18,11 @@ from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.mesh import Mesh
 from ftppo.driver.record import CheckpointRecord
-from ftppo.errors import CheckpointError, StorageError
-from ftppo.plan.retention import keep
+from ftppo.errors import CheckpointError, CorruptCheckpoint, StorageError
+from ftppo.plan.retention import LEFTOVER_S, keep
 from ftppo.types import DriverState
 
-LEFTOVER_S = 24 * 3600.0  # a failed attempt older than that is nobody's any more
+DAMAGED = "checkpoint_damaged"  # the event of a checkpoint that was passed over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,14 @@ class _Pending:
     header: Header
     started: float  # monotonic
     stall_s: float  # training has stood still for it so far
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What every rank was filled from, and where the run stood then."""
+
+    manifest: Manifest
+    state: DriverState
 
 
 class Saver:
@@ -44,8 +54,11 @@ class Saver:
         self.prune_error: Exception | None = None
 
     def latest(self) -> Manifest | None:
-        """The newest published checkpoint of this run."""
-        manifest = self.catalog.latest()
+        """The newest published checkpoint of this run whose manifest can be read; None where there is none at all.
+
+        Raises CorruptCheckpoint where none can be read, or the newest cannot and `checkpoint.fallback` is off.
+        """
+        manifest = self.catalog.latest(skip_unreadable=self.config.checkpoint.fallback)
         self.last_step = manifest.step if manifest else None
         return manifest
 
@@ -85,10 +98,30 @@ class Saver:
         """The generation broke: what was begun in it is never published."""
         self.pending = None
 
-    def restore(self, mesh: Mesh, manifest: Manifest) -> DriverState:
-        """Fill every rank from a checkpoint. Raises CheckpointError where it does not fit this run."""
-        mesh.call("load", manifest, phase="load", deadline_s=self.config.checkpoint.save_s)
-        return driver_state(manifest)
+    def restore(self, mesh: Mesh, tell: Callable[[str], None]) -> Restored | None:
+        """Fill every rank from the newest checkpoint that is whole; None where there is none at all.
+
+        One that is damaged is told of, naming step and object, and all ranks load the next older one. Once they have,
+        it is withdrawn, so that its step can be published again; until then nothing is touched.
+        Raises CorruptCheckpoint where `checkpoint.fallback` is off, no older one is left, or a rank alone finds fault
+        with a whole one; CheckpointError where it does not fit this run; StorageError.
+        """
+        steps, damaged = self.catalog.steps(), list[int]()
+        for step, older in zip_longest(steps, steps[1:]):
+            try:
+                manifest = self.catalog.load(step)
+                state = driver_state(manifest)
+                mesh.call("load", manifest, phase="load", deadline_s=self.config.checkpoint.save_s)
+            except CorruptCheckpoint as error:
+                tell(self._pass_over(step, older, error))
+                damaged.append(step)
+                continue
+            for newer in damaged:
+                self.catalog.withdraw(newer)
+            self.last_step = step
+            return Restored(manifest, state)
+        self.last_step = None
+        return None
 
     def _header(self, mesh: Mesh, state: DriverState) -> Header:
         layout = mesh.roster.layout
@@ -100,11 +133,30 @@ class Saver:
             uid=secrets.token_hex(4),
             layout={axis: getattr(layout, axis) for axis in ("dp", "tp", "pp", "cp")},
             config_digest=config_digest(self.config),
+            model=self.config.model.model_dump(mode="json"),
             state=_plain(state),
         )
 
+    def _pass_over(self, step: int, older: int | None, error: CorruptCheckpoint) -> str:
+        """What to say of a damaged checkpoint that is passed over. Raises CorruptCheckpoint where it must not be."""
+        if older is None:
+            remedy = "there is no older checkpoint: bring this one back, or take another run.name to start anew"
+            raise CorruptCheckpoint(f"step {step}: {error}; {remedy}") from error
+        if not self.config.checkpoint.fallback:
+            remedy = f"checkpoint.fallback=true goes on from step {older}"
+            raise CorruptCheckpoint(f"step {step}: {error}; {remedy}") from error
+        problems = self.catalog.verify(step) or self.catalog.verify(step, deep=True)
+        if not problems:
+            remedy = "read from here it is whole: every node must see the same storage"
+            raise CorruptCheckpoint(f"step {step}: {error}; {remedy}") from error
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        return f"step {step}: {problems[0]}{more}; going back to step {older}"
+
     def _prune(self) -> Exception | None:
-        """Delete what retention lets go. A store that refuses costs space, not the run: its error is returned."""
+        """Delete what retention lets go. A store that refuses costs space, not the run: its error is returned.
+
+        What cannot be read does not count, and stays.
+        """
         knobs = self.config.checkpoint
         try:
             published = [(one.step, one.iteration) for one in self.catalog.published()]

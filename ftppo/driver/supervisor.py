@@ -6,16 +6,17 @@ The work itself is in iteration.py and knows of no fault; this is the one place 
 """
 
 import dataclasses
+import functools
 import hashlib
-import os
-import signal
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeGuard, get_args
+from typing import Literal
 
 from ftppo.clock import Clock
-from ftppo.config import Config, Fault, FaultPhase
+from ftppo.config import Config, Fault
+from ftppo.driver.account import Stopwatch, restart_record
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.display import Display, Fleet, IterationView
+from ftppo.driver.injection import Injection
 from ftppo.driver.iteration import Iteration, Workshop, warmup_step
 from ftppo.driver.mesh import CallPhase, GenerationBroken, Mesh
 from ftppo.driver.pool import Pool
@@ -23,18 +24,17 @@ from ftppo.driver.record import Layout as LayoutRecord
 from ftppo.driver.record import Reward, Summary
 from ftppo.driver.recovery import Recovery
 from ftppo.driver.runfiles import RunFiles
-from ftppo.driver.saver import Saver
+from ftppo.driver.saver import DAMAGED, Saver
+from ftppo.driver.standbys import Standbys
 from ftppo.driver.trail import Trail
 from ftppo.errors import CheckpointError, StorageError
-from ftppo.plan.chaos import ChaosSchedule
+from ftppo.plan.recovery import Source, dp_within_reach
 from ftppo.plan.retention import due
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
 from ftppo.tasks.base import Task
 from ftppo.tasks.tokenizer import Tokenizer
 from ftppo.types import DriverState, StepResult, StepSpec
-
-INJECTED = "injected"  # the event of an injected fault
 
 
 class Supervisor:
@@ -45,21 +45,31 @@ class Supervisor:
         parallel = config.parallel
         self.layout = Layout(parallel.dp, parallel.tp, parallel.pp, parallel.cp)
         self.state = DriverState(kl_coef=config.algo.kl_coef)
-        self.chaos = ChaosSchedule(config.chaos.faults)
         self.digest: str | None = None
         self.reason: str | None = None
         self.iteration: Iteration | None = None
         self.trail = Trail()
         self.placed = self.save_due = False
-        self.standbys_started = False
 
     def run(self, cluster: Cluster, task: Task, tokenizer: Tokenizer, resume: bool) -> None:
         """The whole run on a cluster."""
-        self.resume = resume
-        self._resume_chaos(resume)
-        self.shop = Workshop(self.config, task, tokenizer, self.clock, self._on_phase, self._on_step)
+        self.resume, self.watch = resume, Stopwatch(self.clock)
+        self.injection = Injection(self.config, self.files, resume)
+        self.shop = Workshop(
+            self.config,
+            task,
+            tokenizer,
+            self.clock,
+            self._on_phase,
+            self._on_step,
+            self._boundary_due,
+            self._at_boundary,
+        )
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock)
-        self.recovery = Recovery(self.config, self.pool, self.saver, self.files, self.display, self.clock)
+        self.standbys = Standbys(self.pool, self.files, self.display)
+        self.recovery = Recovery(
+            self.config, self.pool, self.standbys, self.saver, self.files, self.display, self.clock
+        )
         try:
             self._start()
             while self.digest is None:
@@ -88,11 +98,13 @@ class Supervisor:
         """Actors up and the first generation formed; what breaks on the way is recovered like any other fault."""
         self.display.start(f"ftppo {self.config.run.name}", self.config.train.iterations)
         self._on_phase("start", "actors come up")
-        slots, standby = self.pool.start(self.layout)
+        slots, standby = self.pool.start()
         self.pool.build(slots)
+        self.watch.lap("promote")
         roster = Roster(0, self.layout, slots, standby)
         self.mesh = self.recovery.mesh_of(roster)
         self._guarded(lambda: self._enter(self.recovery.form(roster)))
+        self.watch.lap("groups")
 
     def _enter(self, mesh: Mesh) -> None:
         """A generation stands: work goes on in it."""
@@ -101,12 +113,8 @@ class Supervisor:
         self.files.at(generation=mesh.roster.generation)
         self._show_fleet()
 
-    def _refill(self) -> None:
-        """Standbys for the bundles that came free, warming up behind the training."""
-        fresh = self.pool.refill(self.layout.world)
-        self.mesh.roster = self.mesh.roster.with_standby(fresh)
-        for name in fresh:
-            self.files.record("standby_started", name)
+    def _tend_standbys(self) -> None:
+        self.mesh.roster = self.standbys.tend(self.mesh.roster)
         self._show_fleet()
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -125,7 +133,7 @@ class Supervisor:
         else:
             self.state, self.iteration = self.trail.back_to(done.version)
         self._enter(done.mesh)
-        self._refill()
+        self._tend_standbys()
 
     def _advance(self) -> None:
         """The next piece of work. Each is done again from its beginning, or from where it was, after a fault."""
@@ -145,13 +153,20 @@ class Supervisor:
 
     def _place(self) -> None:
         """Every slot at the state that the run begins with: the newest checkpoint, or the weights as drawn."""
-        manifest = self.saver.latest() if self.resume else None
-        if manifest is not None:
-            self.state = self.saver.restore(self.mesh, manifest)
+        tell = functools.partial(self._event, DAMAGED)
+        restored = self.saver.restore(self.mesh, tell) if self.resume else None
+        if restored is not None:
+            self.state, manifest = restored.state, restored.manifest
             self._event("resumed", f"from the checkpoint of step {manifest.step}, iteration {manifest.iteration}")
         self.mesh.call("snapshot", self.state.version, phase="load")
         self._move_to(self.state)
         self.placed = True
+        self.watch.lap("state")
+        if self.resume and self.files.driver_was_lost:
+            lost = max(0, self.files.num_steps_known - self.state.step)
+            source: Source = "checkpoint" if restored else "initial"
+            record = restart_record(self.mesh.roster.generation, source, lost, self.watch)
+            self.recovery.accounts.open(record, self.watch.started, self.state.step + 1)
 
     def _begin_ppo(self) -> None:
         begun = dataclasses.replace(self.state, begun=True)
@@ -170,8 +185,8 @@ class Supervisor:
         self.save_due = due(self.state.iteration, every, last)
 
     def _finish(self) -> None:
-        for index in sorted(set(range(len(self.chaos.faults))) - self.chaos.spent):
-            self._event("not_injected", f"chaos.faults[{index}]: the run was over before its place came")
+        for reason in self.injection.tell_missed():
+            self._event("not_injected", reason)
         digests = self.mesh.call("digest", phase="digest")
         self.recovery.accounts.close_all()
         self.digest = _join_digests(digests)
@@ -215,14 +230,28 @@ class Supervisor:
         if self.iteration is not None:
             self.trail.mark(spec.version, self.state, self.iteration)
         self.recovery.accounts.step_committed(spec.step + 1)
-        if self.saver.pending is not None and not self.mesh.writing:
+        self.standbys.begin(self.mesh.roster)
+        self._tend_standbys()
+
+    def _boundary_due(self) -> bool:
+        """Whether a checkpoint is written and waits to be published, somebody was told to go, or the mesh can grow."""
+        return self._published_late() or bool(self.mesh.leaving) or self._can_grow()
+
+    def _at_boundary(self) -> None:
+        if self._published_late():
             self._publish()
-        if not self.standbys_started:
-            self.standbys_started = True
-            self.pool.warm_up(self.mesh.roster.standby, self.layout.world)
-        for name, error in self.pool.poll():
-            self._event("standby_ready" if error is None else "standby_failed", name + (f": {error}" if error else ""))
-            self._show_fleet()
+        self.mesh.check_leaving()
+        if self._can_grow():
+            self.mesh.call("settle", phase="idle")
+            raise GenerationBroken((), "idle", self.mesh.roster)
+
+    def _published_late(self) -> bool:
+        return self.saver.pending is not None and not self.mesh.writing
+
+    def _can_grow(self) -> bool:
+        roster = self.mesh.roster
+        num_warm = sum(roster.stands_by(name) for name in self.pool.warm)
+        return dp_within_reach(roster.layout, self.layout.dp, num_warm) > roster.layout.dp
 
     def _completed(self) -> DriverState:
         """Where the run stands, the completed steps of an unfinished iteration included."""
@@ -230,24 +259,10 @@ class Supervisor:
         return dataclasses.replace(self.state, step=self.state.step + done)
 
     def _take_faults(self, phase: CallPhase) -> tuple[Fault, ...]:
-        if self.state.warmup_done < self.config.train.warmup_steps or not _has_faults(phase):
+        if self.state.warmup_done < self.config.train.warmup_steps:
             return ()
         # A save belongs to the iteration before it.
-        iteration = self.state.iteration - (phase == "save")
-        faults, chaos = self.chaos.take(iteration, phase)
-        for index in sorted(chaos.spent - self.chaos.spent):
-            fault = self.chaos.faults[index]
-            self.files.record(INJECTED, f"{index}: {fault.kind} in {phase}", slot=fault.slot)
-        self.chaos = chaos
-        if any(fault.kind == "kill_driver" for fault in faults):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return faults
-
-    def _resume_chaos(self, resume: bool) -> None:
-        """A fault that the run has had before it was resumed does not come again."""
-        if resume:
-            had = [reason.partition(":")[0] for reason in self.files.reasons(INJECTED)]
-            self.chaos = dataclasses.replace(self.chaos, spent=frozenset(int(index) for index in had))
+        return self.injection.take(self.state.iteration - (phase == "save"), phase)
 
     def _show_iteration(self, done: Iteration) -> None:
         metrics = done.metrics()
@@ -263,10 +278,6 @@ class Supervisor:
     def _event(self, event: str, reason: str) -> None:
         self.files.record(event, reason)
         self.display.event(f"{event.replace('_', ' ')}: {reason}")
-
-
-def _has_faults(phase: CallPhase) -> TypeGuard[FaultPhase]:
-    return phase in get_args(FaultPhase)
 
 
 def _join_digests(digests: Sequence[str]) -> str:

@@ -33,6 +33,8 @@ def targets(fault: Fault, layout: Layout) -> tuple[int, ...]:
 
     For kill_node that is the slot whose node goes, for kill_driver the slot at whose moment the driver goes.
     """
+    if fault.slot >= layout.world:
+        return ()  # a mesh that has shrunk has no such slot
     if fault.kind == "kill_dp_group":
         return layout.dp_replica(layout.coordinate(fault.slot).dp)
     return (fault.slot,)

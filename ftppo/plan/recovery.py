@@ -2,6 +2,7 @@
 
 enough warm standbys -> Substitute      else standbys still warming up -> Wait
 else by when_short: wait -> Wait, shrink -> Shrink where a whole replica can be made, fail -> GiveUp
+nothing lost, and standbys for the replicas that were dropped before -> Grow
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from typing import Literal
 from ftppo.errors import FtppoError, NotEnoughStandbys, TooManyRecoveries
 from ftppo.plan.faults import NO_SLOT, Fault
 from ftppo.plan.roster import Roster
+from ftppo.plan.topology import Layout
 
 Source = Literal["peer", "checkpoint", "initial"]
 WhenShort = Literal["fail", "wait", "shrink"]
@@ -41,6 +43,16 @@ class Shrink:
 
 
 @dataclass(frozen=True)
+class Grow:
+    """The run goes on with more data-parallel replicas, those that were dropped before."""
+
+    takers: Mapping[int, str]  # slots of the new layout -> standbys
+    roster: Roster  # of the next generation
+    source: Source
+    reason: str
+
+
+@dataclass(frozen=True)
 class Wait:
     """Nothing can be done before `missing` more standbys are warm."""
 
@@ -56,7 +68,8 @@ class GiveUp:
     error: FtppoError
 
 
-type Plan = Substitute | Shrink | Wait | GiveUp
+Reshape = Shrink | Grow
+type Plan = Substitute | Reshape | Wait | GiveUp
 
 
 def plan_recovery(
@@ -68,6 +81,7 @@ def plan_recovery(
     recoveries_left: int,
     has_checkpoint: bool,
     holders: Mapping[int, bool] | None = None,
+    wanted_dp: int = 1,
     dp_fits: Callable[[int], bool] = lambda dp: True,
 ) -> Plan:
     """The plan for one set of faults; the same arguments give the same plan.
@@ -75,7 +89,8 @@ def plan_recovery(
     `warm_standbys` are standbys of `roster`, those to be used first in front; its other standbys are promised but not
     warm. `holders` says of each slot, lost or not, whether a living actor holds its snapshot of the committed step,
     its own copy or its buddy's; a slot that it leaves out has none, None: there are no snapshots. `dp_fits` says
-    whether the batch can be split over that many replicas. Without faults the roster stays and the groups are rebuilt.
+    whether the batch can be split over that many replicas. Without faults the roster stays and the groups are rebuilt,
+    unless warm standbys make up for replicas that are missing of `wanted_dp`.
     """
     assert all(roster.stands_by(actor) for actor in warm_standbys), "a warm standby that does not stand by"
     why = _why(faults)
@@ -84,6 +99,8 @@ def plan_recovery(
     lost = sorted({fault.slot for fault in faults} - {NO_SLOT})
     missing = len(lost) - len(warm_standbys)
     source = _source(roster, holders, has_checkpoint)
+    if not lost and (dp := dp_within_reach(roster.layout, wanted_dp, len(warm_standbys))) > roster.layout.dp:
+        return _grow(roster, dp, warm_standbys, source)
     if missing <= 0:
         return _substitute(roster, lost, warm_standbys, source, why)
     short = f"{why}; {len(lost)} slots lost, {len(warm_standbys)} standbys warm"
@@ -94,6 +111,27 @@ def plan_recovery(
     if when_short == "shrink":
         return _shrink(roster, lost, warm_standbys, source, short, dp_fits)
     return _give_up(f"{short}: raise cluster.standby, or set recovery.when_short=wait", NotEnoughStandbys)
+
+
+def dp_within_reach(layout: Layout, wanted_dp: int, num_warm: int) -> int:
+    """How many replicas there can be, up to `wanted_dp`, if warm standbys make new ones."""
+    return min(max(wanted_dp, layout.dp), layout.dp + num_warm * layout.dp // layout.world)
+
+
+def _grow(roster: Roster, dp: int, warm: Sequence[str], source: Source) -> Grow:
+    """The replicas that are there keep their places; new ones come after them."""
+    layout = roster.layout
+    larger = dataclasses.replace(layout, dp=dp)
+    slots, fillers, takers = [""] * larger.world, iter(warm), dict[int, str]()
+    for replica in range(layout.dp):
+        for new, old in zip(larger.dp_replica(replica), layout.dp_replica(replica), strict=True):
+            slots[new] = roster.actor(old)
+    for replica in range(layout.dp, dp):
+        for new in larger.dp_replica(replica):
+            slots[new] = takers[new] = next(fillers)
+    standby = [actor for actor in roster.standby if actor not in set(slots)]
+    reason = f"{len(warm)} standbys warm; layout {layout} becomes {larger}; state from {source}"
+    return Grow(takers, roster.reshape(larger, slots, standby), source, reason)
 
 
 def _substitute(roster: Roster, lost: Sequence[int], warm: Sequence[str], source: Source, why: str) -> Substitute:

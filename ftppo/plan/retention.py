@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 Published = tuple[int, int]  # (step, iterations finished)
 
+LEFTOVER_S = 24 * 3600.0  # a failed attempt older than that is nobody's any more
+
 
 def due(iteration: int, every: int, last: int) -> bool:
     """Whether to save once `iteration` iterations are finished, of `last`: each `every` (0: never), and at the end."""

@@ -167,10 +167,11 @@ def order_places(places: Sequence[Place], tp: int = 1) -> list[Place]:
     first, so that no tensor-parallel group crosses nodes while another node has room for it; remainders come last.
     """
     by_node: dict[str, list[Place]] = {}
-    for place in sorted(places, key=lambda place: (_natural(place.node), place.device, _natural(place.actor))):
+    for place in places:
         by_node.setdefault(place.node, []).append(place)
     whole, rest = [], []
-    for members in by_node.values():
+    for node in sorted(by_node, key=_natural):
+        members = sorted(by_node[node], key=lambda place: (place.device, _natural(place.actor)))
         cut = len(members) - len(members) % tp
         whole += members[:cut]
         rest += members[cut:]

@@ -1,9 +1,10 @@
-"""From the config's task section to the objects. Comes in: config.Task and the seed; goes out: a Task, a Tokenizer."""
+"""From the config to a task's objects. Comes in: config sections and the seed; goes out: a Task, a Tokenizer."""
 
 from ftppo import config
 from ftppo.tasks.base import Task
 from ftppo.tasks.gym import GymTask
 from ftppo.tasks.jsonl import JsonlTask
+from ftppo.tasks.pretrained import PretrainedTokenizer
 from ftppo.tasks.reward import RewardedTask, load_reward
 from ftppo.tasks.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 
@@ -20,6 +21,8 @@ def build_task(task: config.Task, seed: int) -> Task:
     return RewardedTask(built, reward, task.reward) if reward and task.reward else built
 
 
-def build_tokenizer(task: config.Task) -> Tokenizer:
-    """The tokenizer of `task.tokenizer`. Raises ConfigError."""
+def build_tokenizer(task: config.Task, model: config.Model) -> Tokenizer:
+    """The tokenizer of `model.path` where one is given, else of `task.tokenizer`. Raises ConfigError."""
+    if model.path is not None:
+        return PretrainedTokenizer(model)
     return ByteTokenizer() if task.tokenizer == "byte" else CharTokenizer(task.alphabet)

@@ -16,8 +16,9 @@ UNREADABLE = "\ufffd"
 class Tokenizer(Protocol):
     """Ids below `vocab_size` are text, pad, bos, eos, or unused: a model can draw them all.
 
-    `encode` adds no bos or eos. `decode` ends before the first eos and shows every other id that is no text as U+FFFD:
-    were it left out, an answer with junk between its letters would be scored as clean.
+    `encode` adds no bos or eos; `encode_prompt` begins with bos where the model is used to one. `decode` ends before
+    the first eos and shows every other id that is no text as U+FFFD, or by its name where it has one: were it left out,
+    an answer with junk between its letters would be scored as clean.
     """
 
     vocab_size: int
@@ -26,6 +27,8 @@ class Tokenizer(Protocol):
     eos_id: int
 
     def encode(self, text: str) -> list[int]: ...
+
+    def encode_prompt(self, text: str) -> list[int]: ...
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
@@ -39,9 +42,12 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def encode_prompt(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def decode(self, ids: Iterable[int]) -> str:
         unreadable = UNREADABLE.encode()
-        parts = (bytes([i]) if i < self.pad_id else unreadable for i in _before(self.eos_id, ids))
+        parts = (bytes([i]) if i < self.pad_id else unreadable for i in before(self.eos_id, ids))
         return b"".join(parts).decode(errors="replace")
 
 
@@ -58,7 +64,7 @@ class CharTokenizer:
         self._alphabet = alphabet
         self._ids = {char: i for i, char in enumerate(alphabet)}
         self.pad_id, self.bos_id, self.eos_id = range(len(alphabet), len(alphabet) + 3)
-        self.vocab_size = -(-(self.eos_id + 1) // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        self.vocab_size = padded(self.eos_id + 1)
 
     def encode(self, text: str) -> list[int]:
         """Raises TaskError naming the first character that is not in the alphabet."""
@@ -70,11 +76,20 @@ class CharTokenizer:
                 )
         return [self._ids[char] for char in text]
 
+    def encode_prompt(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def decode(self, ids: Iterable[int]) -> str:
-        return "".join(self._alphabet[i] if i < self.pad_id else UNREADABLE for i in _before(self.eos_id, ids))
+        return "".join(self._alphabet[i] if i < self.pad_id else UNREADABLE for i in before(self.eos_id, ids))
 
 
-def _before(end: int, ids: Iterable[int]) -> Iterator[int]:
+def padded(num_tokens: int) -> int:
+    """The size of a vocabulary that holds `num_tokens`."""
+    return -(-num_tokens // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def before(end: int, ids: Iterable[int]) -> Iterator[int]:
+    """`ids` up to the first `end`, which is left out."""
     for i in ids:
         if i == end:
             return

@@ -19,6 +19,7 @@ import torch
 
 from ftppo.config import Config, Fault
 from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
+from ftppo.plan.topology import Layout
 from ftppo.types import Beacon
 from ftppo.worker.meeting import Rendezvous
 
@@ -59,6 +60,7 @@ class TrainActor:
 
     def __init__(self) -> None:
         self.generation = -1
+        self.broken = False  # whether the generation's groups are let go: what was asked for in it before is void
         self.engine: Any = None
         self.leaving = False
         signal.signal(signal.SIGTERM, self._asked_to_leave)
@@ -100,14 +102,14 @@ class TrainActor:
         return memory.address
 
     @ray.method(concurrency_group="control")
-    def holdings(self) -> list[tuple[int, int]]:
-        """The snapshots held here: (slot, version)."""
-        return [(tag.slot, tag.version) for tag in self.engine.memory.holdings.tags()]
+    def holdings(self) -> list[tuple[str, int, int]]:
+        """The snapshots held here: (layout, slot, version)."""
+        return [(tag.layout, tag.slot, tag.version) for tag in self.engine.memory.holdings.tags()]
 
-    def build(self, slot: int) -> None:
-        """Make the models of `slot`, alone."""
-        if self.engine.slot != slot:
-            self.engine.build(slot)
+    def build(self, layout: Layout, slot: int) -> None:
+        """Make the models of `slot`, alone, unless they are there."""
+        if (self.engine.layout, self.engine.slot) != (layout, slot):
+            self.engine.build(layout, slot)
 
     def open_store(self, timeout_s: float) -> tuple[str, int]:
         """Host the meeting place of a generation: address and port."""
@@ -117,7 +119,7 @@ class TrainActor:
         """Enter a generation, once."""
         if meet.generation <= self.generation:
             raise StaleGeneration(meet.generation, self.generation)
-        self.generation = meet.generation
+        self.generation, self.broken = meet.generation, False
         try:
             self.engine.join(meet, buddy, timeout_s)
         except Exception as error:
@@ -125,11 +127,12 @@ class TrainActor:
 
     def release(self) -> int:
         """Let go of the generation. Returns how many of its groups stay alive."""
+        self.broken = True
         return int(self.engine.release())
 
     def call(self, stamp: Stamp, method: str, *args: Any) -> Reply:
         """Run a method of the Engine in `stamp`'s generation. An error lets go of the groups, so that peers wake."""
-        if stamp.generation != self.generation:
+        if stamp.generation != self.generation or self.broken:
             raise StaleGeneration(stamp.generation, self.generation)
         try:
             if stamp.faults:
@@ -155,6 +158,7 @@ class TrainActor:
             return error  # storage and checkpoints: no group is involved, and the state is whole
         kind = PeerLost if _in_communication(error) else WorkerError
         text = "".join(traceback.format_exception(error))
+        self.broken = True
         found = kind(self.engine.slot, phase, f"{type(error).__name__}: {error}", text)
         traceback.clear_frames(error.__traceback__)
         self.engine.release()
@@ -194,7 +198,9 @@ FAULT_TIME_KEY = b"injected-fault-time"
 
 
 def _in_communication(error: BaseException) -> bool:
-    """Whether it was raised while talking to other ranks: by the place, as gloo has no exception type of its own."""
+    """Whether it was raised while talking to other ranks: by place and words, as gloo has no exception of its own."""
     frames = traceback.extract_tb(error.__traceback__)
     places = ("torch/distributed/", "megatron/core/pipeline_parallel/p2p_communication.py")
-    return isinstance(error, RuntimeError) and bool(frames) and any(place in frames[-1].filename for place in places)
+    there = bool(frames) and any(place in frames[-1].filename for place in places)
+    words = ("gloo/transport", "NCCL", "Connection closed by peer", "Connection reset by peer")
+    return isinstance(error, RuntimeError) and (there or any(word in str(error) for word in words))

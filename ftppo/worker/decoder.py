@@ -21,6 +21,8 @@ class _Layer:
 
     norm: Tensor  # [hidden]
     qkv: Tensor  # [(q + 2 kv) * d, hidden]
+    bias: Tensor | None  # [(q + 2 kv) * d]
+    qk_norm: Tensor | None  # [q + k heads, d]
     out: Tensor  # [hidden, q * d]
     mlp_norm: Tensor  # [hidden]
     gate_up: Tensor  # [2 * ffn, hidden]
@@ -36,10 +38,10 @@ class Decoder:
         self.pp = parallel_state.get_pipeline_model_parallel_group()
         self.first, self.last = model.pre_process, model.post_process
         self.eps = config.layernorm_epsilon
-        self.head_dim = config.kv_channels or config.hidden_size // config.num_attention_heads
+        self.head_dim = config.kv_channels
         self.num_kv = config.num_query_groups // self.tp.size()
         self.group = config.num_attention_heads // config.num_query_groups  # query heads a key/value head
-        self.hidden, self.dtype = config.hidden_size, config.params_dtype
+        self.hidden, self.dtype, self.num_tokens = config.hidden_size, config.params_dtype, model.num_tokens
         self.layers = [self._layer(layer) for layer in model.decoder.layers]
         weight = next(model.parameters())
         self.device = weight.device
@@ -58,7 +60,7 @@ class Decoder:
         self.cos, self.sin = angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 
     def forward(self, tokens: Tensor, positions: Tensor, pick: Tensor | None = None) -> Tensor | None:
-        """Run tokens [n, t] at positions [n, t]; returns float32 logits [n, vocab] at `pick` [n], else the last.
+        """Run tokens [n, t] at positions [n, t]; returns float32 logits [n, num_tokens] at `pick` [n], else the last.
 
         Logits are whole and equal on every TP rank of the last stage; None on the other stages.
         """
@@ -93,27 +95,36 @@ class Decoder:
 
     def _layer(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attention, layer.mlp
-        fused = attention.linear_qkv.weight.detach().view(self.num_kv, self.group + 2, self.head_dim, self.hidden)
-        q, k, v = fused.split([self.group, 1, 1], dim=1)
-        qkv = torch.cat([part.reshape(-1, self.hidden) for part in (q, k, v)])
+        norms = [(attention.q_layernorm, self.num_kv * self.group), (attention.k_layernorm, self.num_kv)]
+        qk_norm = [norm.weight.detach().expand(heads, -1) for norm, heads in norms if norm is not None]
         return _Layer(
             norm=layer.input_layernorm.weight.detach(),
-            qkv=qkv,
+            qkv=self._q_k_v(attention.linear_qkv.weight),
+            bias=None if attention.linear_qkv.bias is None else self._q_k_v(attention.linear_qkv.bias),
+            qk_norm=torch.cat(qk_norm) if qk_norm else None,
             out=attention.linear_proj.weight.detach(),
             mlp_norm=layer.pre_mlp_layernorm.weight.detach(),
             gate_up=mlp.linear_fc1.weight.detach(),
             down=mlp.linear_fc2.weight.detach(),
         )
 
+    def _q_k_v(self, fused: Tensor) -> Tensor:
+        """[(q + 2 kv) * d, ...] by groups, as Megatron-Core has it -> the same with all q first, then k, then v."""
+        groups = fused.detach().view(self.num_kv, self.group + 2, self.head_dim, *fused.shape[1:])
+        return torch.cat([part.reshape(-1, *fused.shape[1:]) for part in groups.split([self.group, 1, 1], dim=1)])
+
     def _cache(self, layer: _Layer, number: int, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Keep the keys and values of x [n, t, hidden]; returns its queries [n, t, heads, d]."""
         n, t, _ = x.shape
         heads = self.num_kv * self.group
-        q_k_v = F.linear(x, layer.qkv).view(n, t, heads + 2 * self.num_kv, self.head_dim)
-        q, k = _rotate(q_k_v[:, :, : heads + self.num_kv], cos, sin).split([heads, self.num_kv], dim=2)
+        q_k_v = F.linear(x, layer.qkv, layer.bias).view(n, t, heads + 2 * self.num_kv, self.head_dim)
+        q_k, v = q_k_v.split([heads + self.num_kv, self.num_kv], dim=2)
+        if layer.qk_norm is not None:
+            q_k = F.rms_norm(q_k, (self.head_dim,), eps=self.eps) * layer.qk_norm
+        q, k = _rotate(q_k, cos, sin).split([heads, self.num_kv], dim=2)
         row = torch.arange(n, device=self.device)[:, None]
         self.keys[number][row, :, positions] = k
-        self.values[number][row, :, positions] = q_k_v[:, :, heads + self.num_kv :]
+        self.values[number][row, :, positions] = v
         return q
 
     def _attend(self, layer: _Layer, number: int, q: Tensor, mask: Tensor) -> Tensor:
@@ -143,10 +154,10 @@ class Decoder:
     def _logits(self, x: Tensor) -> Tensor:
         local = F.linear(x, self.output).float()
         if self.tp.size() == 1:
-            return local
+            return local[:, : self.num_tokens]
         parts = [torch.empty_like(local) for _ in range(self.tp.size())]
         dist.all_gather(parts, local, group=self.tp)
-        return torch.cat(parts, dim=-1)
+        return torch.cat(parts, dim=-1)[:, : self.num_tokens]
 
     def _receive(self, shape: torch.Size) -> Tensor:
         x = torch.empty(*shape, self.hidden, dtype=self.dtype, device=self.device)

@@ -1,4 +1,4 @@
-"""A rank's part of a durable checkpoint. Comes in: Parts and step counters; goes out: a ShardRecord, or filled tensors.
+"""A rank's part of a durable checkpoint. Comes in: Parts; goes out: a ShardRecord, or filled tensors.
 
 Each rank writes and reads alone, without collectives; slot 0 publishes once the driver has seen all succeed.
 """
@@ -6,8 +6,6 @@ Each rank writes and reads alone, without collectives; slot 0 publishes once the
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-
-from torch import Tensor
 
 from ftppo.checkpoint.catalog import Catalog
 from ftppo.checkpoint.index import ShardRecord
@@ -21,10 +19,10 @@ from ftppo.worker.state import Part
 
 
 class Durable:
-    """Saves and loads the state of one slot. `counters` are, by name, Adam's step counts, all of one name equal."""
+    """Saves and loads the state of one slot."""
 
-    def __init__(self, knobs: Checkpoint, slot: int, parts: Sequence[Part], counters: dict[str, list[Tensor]]) -> None:
-        self.knobs, self.slot, self.parts, self.counters = knobs, slot, parts, counters
+    def __init__(self, knobs: Checkpoint, slot: int, parts: Sequence[Part]) -> None:
+        self.knobs, self.slot, self.parts = knobs, slot, parts
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._saving: Future[ShardRecord] | None = None
 
@@ -35,8 +33,6 @@ class Durable:
         """
         self._wait()
         pieces = [part.piece for part in self.parts if part.mine]
-        if self.slot == 0:
-            pieces += self._counter_pieces()
         copies = [replace(piece, tensor=piece.tensor.detach().to("cpu", copy=True)) for piece in pieces]
         self._saving = self._thread.submit(self._write, prefix, copies)
 
@@ -57,14 +53,9 @@ class Durable:
 
     def load(self, manifest: Manifest) -> int:
         """Fill the state from a checkpoint of any layout. Returns the bytes fetched. Raises CheckpointError."""
-        store, counters = retrying_store_of(self.knobs, self.slot), self._counter_pieces()
+        store = retrying_store_of(self.knobs, self.slot)
         index = Catalog(store).index(manifest)
-        pieces = [part.piece for part in self.parts]
-        fetched = read_shards([*pieces, *counters], index, store, manifest.prefix)
-        for counter, steps in zip(counters, self.counters.values(), strict=True):
-            for step in steps:
-                step.fill_(float(counter.tensor))
-        return fetched
+        return read_shards([part.piece for part in self.parts], index, store, manifest.prefix)
 
     def _write(self, prefix: str, pieces: Sequence[Piece]) -> ShardRecord:
         knobs, retrier = self.knobs, make_retrier(self.knobs, self.slot)
@@ -74,6 +65,3 @@ class Durable:
         # One of a past generation may still be writing: its attempt is never published, whatever comes of it.
         if self._saving is not None:
             wait([self._saving])
-
-    def _counter_pieces(self) -> list[Piece]:
-        return [Piece(name, (), (), steps[0].clone()) for name, steps in self.counters.items()]

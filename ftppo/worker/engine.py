@@ -14,7 +14,6 @@ from torch import Tensor
 from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header, Manifest
-from ftppo.checkpoint.snapshot import Flat
 from ftppo.config import Config
 from ftppo.plan.topology import Layout
 from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
@@ -26,8 +25,11 @@ from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
 from ftppo.worker.model import Learner, build_learner, build_model, forget_first_use_answers
+from ftppo.worker.optimize import OUT_OF_TURN, Move, move, prepare_gradients, result_of, zero_gradients
+from ftppo.worker.owned import owned_of
+from ftppo.worker.pretrained import begin
 from ftppo.worker.rollout import generate
-from ftppo.worker.state import Part, copy_weights, digest, initialize, model_parts, optimizer_parts, step_counters
+from ftppo.worker.state import Part, copy_weights, digest, gather_weights, learner_parts, model_parts
 
 COLLECTIVE_HANGS = 10  # times recovery.hang_s after which a collective gives up of itself; the driver acts long before
 
@@ -37,20 +39,25 @@ class Engine:
 
     def __init__(self, config: Config, device: Device, vocab_size: int, eos: int, memory: Memory) -> None:
         self.config, self.device, self.vocab_size, self.eos = config, device, vocab_size, eos
-        self.layout = Layout(**{axis: getattr(config.parallel, axis) for axis in ("dp", "tp", "pp", "cp")})
+        self.layout = Layout()
         self.seq = config.rollout.max_prompt + config.rollout.max_response
         self.progress = Progress()
         self.groups = Groups()
         self.slot = -1
+        self.version = 0  # of the weights
         self.models: dict[str, Any] = {}  # "policy", "critic": Learner; "reference": GPTModel where one is needed
         self.parts: list[Part] = []
         self.memory = memory
         device.prepare(config.cluster.threads_per_actor)
 
-    def build(self, slot: int) -> None:
-        """Make the models of `slot` with freshly drawn weights. Needs no other rank; leaves no group behind."""
+    def build(self, layout: Layout, slot: int) -> None:
+        """Make the models of `slot` with freshly drawn weights. Needs no other rank; leaves no group behind.
+
+        Models of another slot or layout go before; the copies in memory stay.
+        """
         self.progress.enter("build")
-        self.slot = slot
+        self.layout, self.slot = layout, slot
+        self.models, self.parts = {}, []
         self.groups.create_alone(self.layout, slot)
         policy = self._new_model("policy")
         critic = self._new_model("critic")
@@ -62,9 +69,10 @@ class Engine:
             self.models["reference"] = self._new_model("reference").requires_grad_(False)
         self.parts = self._collect_parts()
         self._reload_main_weights()
-        self.memory.attach(slot, *self._flats())
-        counters = {"optimizer.step": step_counters(self.policy), "critic.optimizer.step": step_counters(self.critic)}
-        self.durable = Durable(self.config.checkpoint, slot, self.parts, counters)
+        frozen = [part for part in self.parts if part.piece.key.startswith("reference.")]
+        self.owned = owned_of(self.policy, self.critic, frozen, slot)
+        self.memory.attach(str(layout), slot, *self.owned.flats, self.owned.table(slot))
+        self.durable = Durable(self.config.checkpoint, slot, self.parts)
         num_alive = self.release()
         assert num_alive == 0, f"{num_alive} groups outlive the building of slot {slot}"
 
@@ -105,7 +113,7 @@ class Engine:
     def score(self, sequences: Sequences) -> Scores | None:
         """Log-probabilities, those of the reference and values of a DP chunk; None but on the last pipeline stage."""
         self.progress.enter("score")
-        micro = math.gcd(sequences.tokens.shape[0], self.config.train.micro_batch)
+        micro = self._micro(sequences.tokens)
         found: dict[str, Tensor | None] = {}
         for name, kind in (("policy", "logprobs"), ("reference", "logprobs"), ("critic", "values")):
             self.progress.tick()
@@ -122,14 +130,15 @@ class Engine:
     def warmup_step(self, spec: StepSpec, batch: Batch) -> StepResult:
         """One supervised step of the policy on given answers."""
         self.progress.enter("update", spec.step)
-        self._zero_gradients(self.policy)
-        sums = update.supervised_gradients(self.policy, batch, self._micro(batch), self.progress.tick)
+        zero_gradients(self.policy)
+        sums = update.supervised_gradients(self.policy, batch, self._micro(batch.tokens), self.progress.tick)
         (sums,) = update.share_sums([sums])
-        norm = self._prepare(self.policy)
+        norm = self._norm(self.policy)
         moved = self._move((self.policy, norm, spec.policy_lr))
+        self.version = spec.version
         if moved:
             self._snapshot_if_due(spec.version)
-        return _result(sums, torch.zeros(2), batch.num_tokens, norm, 0.0, skipped=not moved)
+        return result_of(sums, torch.zeros(2), batch.num_tokens, norm, 0.0, skipped=not moved)
 
     def begin_ppo(self, version: int) -> None:
         """Between warm-up and PPO: the reference freezes, the critic takes the policy's trunk, optimizers restart."""
@@ -140,22 +149,30 @@ class Engine:
         self.snapshot(version)
 
     def ppo_step(self, spec: StepSpec, batch: Batch) -> StepResult:
-        """One step of policy and critic on this rank's DP chunk. If a gradient is not finite, nobody moves."""
+        """One step of policy and critic on this rank's DP chunk. If a gradient is not finite, nobody moves.
+
+        Nor does anybody where the step before it has not been done: calls come before their turn is certain.
+        """
+        if spec.version != self.version + 1:
+            return OUT_OF_TURN
         self.progress.enter("update", spec.step)
-        micro = self._micro(batch)
+        micro = self._micro(batch.tokens)
         for learner in (self.policy, self.critic):
-            self._zero_gradients(learner)
+            zero_gradients(learner)
         policy_sums = update.policy_gradients(self.policy, batch, spec.kl_coef, micro, self.config, self.progress.tick)
         value_sums = update.value_gradients(self.critic, batch, micro, self.config, self.progress.tick)
         policy_sums, value_sums = update.share_sums([policy_sums, value_sums])
-        policy_norm, critic_norm = self._prepare(self.policy), self._prepare(self.critic)
+        policy_norm, critic_norm = self._norm(self.policy), self._norm(self.critic)
         moved = self._move((self.policy, policy_norm, spec.policy_lr), (self.critic, critic_norm, spec.critic_lr))
+        if moved or spec.final:
+            self.version = spec.version
         if moved:
             self._snapshot_if_due(spec.version)
-        return _result(policy_sums, value_sums, batch.num_tokens, policy_norm, critic_norm, skipped=not moved)
+        return result_of(policy_sums, value_sums, batch.num_tokens, policy_norm, critic_norm, skipped=not moved)
 
     def snapshot(self, version: int) -> None:
-        """Copy the whole state, frozen weights included, as it is between steps."""
+        """The weights are at `version`, between steps: copy the whole state, frozen weights included."""
+        self.version = version
         if self.config.snapshot.every_steps:
             self.memory.freeze()
             self.memory.take(version)
@@ -165,10 +182,30 @@ class Engine:
         self.memory.settle()
 
     def restore(self, version: int, sources: Mapping[int, Address]) -> None:
-        """Go back to `version`: from this rank's own copy, or where `sources` names its slot from that actor's."""
+        """Take this rank's shard back to `version`: from its own copy, or where `sources` names its slot that actor's.
+
+        Needs no other rank of the mesh; once all have it, `regain` makes the weights whole.
+        """
         self.progress.enter("load")
         self.memory.restore(version, sources.get(self.slot))
-        self.snapshot(version)  # who lost its buddy has a new one
+        self.progress.enter("idle")
+
+    def reshard(self, version: int, layout: Layout, sources: Mapping[int, Address]) -> None:
+        """Fill this rank's shard with `version` as a mesh of another `layout` copied it: `sources` is who has what.
+
+        As `restore` it needs no other rank of the mesh, and `regain` comes after it.
+        """
+        self.progress.enter("load")
+        self.memory.reshard(self.owned.pieces, version, str(layout), sources)
+        self.progress.enter("idle")
+
+    def regain(self, version: int) -> None:
+        """Make whole weights of all ranks' shards, and copy them: who lost its buddy has a new one."""
+        self.progress.enter("load")
+        with self.device.building():
+            for learner in (self.policy, self.critic):
+                gather_weights(learner)
+        self.snapshot(version)
         self.progress.enter("idle")
 
     def begin_save(self, prefix: str) -> None:
@@ -204,10 +241,8 @@ class Engine:
 
     def _restart_optimizers(self) -> None:
         for part in self.parts:
-            if ".exp_avg" in part.piece.key:
+            if ".exp_avg" in part.piece.key or part.piece.key.endswith("optimizer.step"):
                 part.piece.tensor.zero_()
-        for counter in (*step_counters(self.policy), *step_counters(self.critic)):
-            counter.zero_()
         self._reload_main_weights()
 
     def digest(self) -> str:
@@ -221,12 +256,6 @@ class Engine:
             self.progress.tick()
             self.memory.take(version, every)
 
-    def _flats(self) -> tuple[Flat, Flat]:
-        """All that steps change, and all that they do not."""
-        frozen = [part.piece.tensor for part in self.parts if part.piece.key.startswith("reference.")]
-        moving = [part.piece.tensor for part in self.parts if not part.piece.key.startswith("reference.")]
-        return Flat([*moving, *step_counters(self.policy), *step_counters(self.critic)]), Flat(frozen)
-
     def _new_model(self, name: str) -> Any:
         model = build_model(self.config, self.device, self.vocab_size, self.seq, scalar_head=name == "critic")
         self._draw(name, model)
@@ -235,54 +264,35 @@ class Engine:
     def _draw(self, name: str, model: Any) -> None:
         # The reference starts as the policy does.
         role = "critic" if name == "critic" else "policy"
-        initialize(model, role, self.config.seed, self.config.model.init_std)
+        begin(model, role, self.config)
 
     def _module(self, name: str) -> Any:
         model = self.models[name]
         return model.module if isinstance(model, Learner) else model
 
     def _collect_parts(self) -> list[Part]:
-        parts = model_parts(self.policy.module, "") + optimizer_parts(self.policy, "")
-        parts += model_parts(self.critic.module, "critic.") + optimizer_parts(self.critic, "critic.")
-        if "reference" in self.models:
-            parts += model_parts(self.models["reference"], "reference.")
-        return parts
+        writes = self.slot == 0
+        parts = learner_parts(self.policy, "", writes) + learner_parts(self.critic, "critic.", writes)
+        return parts + (model_parts(self.models["reference"], "reference.") if "reference" in self.models else [])
 
-    def _micro(self, batch: Batch) -> int:
-        return math.gcd(batch.tokens.shape[0], self.config.train.micro_batch)
+    def _micro(self, rows: Tensor) -> int:
+        """The largest micro-batch, up to the configured one, that divides these rows."""
+        num = rows.shape[0]
+        return next(size for size in range(min(self.config.train.micro_batch, num), 0, -1) if num % size == 0)
 
-    def _zero_gradients(self, learner: Learner) -> None:
-        learner.model.zero_grad_buffer()
-        learner.optimizer.zero_grad()
-
-    def _prepare(self, learner: Learner) -> float:
-        """Gather and clip the gradients; their global norm before clipping, the same on every rank."""
+    def _norm(self, learner: Learner) -> float:
         if self.progress.poisoned:
             self.progress.poisoned = False
             next(learner.module.parameters()).main_grad.fill_(math.nan)
-        with self.device.building():
-            learner.optimizer.prepare_grads()
-            return float(learner.optimizer.clip_grad_norm(self.config.train.clip_grad))
+        return prepare_gradients(learner, self.device, self.config.train.clip_grad)
 
-    def _move(self, *moves: tuple[Learner, float, float]) -> bool:
+    def _move(self, *moves: Move) -> bool:
         if not all(math.isfinite(norm) for _, norm, _ in moves):
             return False
         self.progress.tick("optimizer")
-        for learner, _, lr in moves:
-            for group in learner.optimizer.param_groups:
-                group["lr"] = lr
-            with self.device.building():
-                learner.optimizer.step_with_ready_grads()
+        move(moves, self.device)
         return True
 
     def _reload_main_weights(self) -> None:
         for learner in (self.policy, self.critic):
             learner.optimizer.reload_model_params()
-
-
-def _result(
-    policy: Tensor, value: Tensor, num_tokens: float, policy_norm: float, critic_norm: float, skipped: bool
-) -> StepResult:
-    loss, entropy, kl, clipped = (float(item) / num_tokens for item in policy[:4])
-    value_loss, value_clipped = (float(item) / num_tokens for item in value)
-    return StepResult(loss, value_loss, entropy, kl, clipped, value_clipped, policy_norm, critic_norm, skipped)

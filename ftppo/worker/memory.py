@@ -3,8 +3,14 @@
 A copy is made after a step, in host memory, and taken to the buddy while the next step computes.
 """
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
 from ftppo.checkpoint.exchange import Address, Courier, Exchange, fetch
-from ftppo.checkpoint.snapshot import FROZEN, Flat, Holdings, Tag
+from ftppo.checkpoint.pieces import Piece
+from ftppo.checkpoint.reshard import fill
+from ftppo.checkpoint.snapshot import FROZEN, TABLE, Buffer, Flat, Holdings, Tag
 
 
 class Memory:
@@ -16,11 +22,16 @@ class Memory:
         self._exchange = Exchange(self.holdings, token, host, timeout_s)
         self.address = self._exchange.address
         self._courier: Courier | None = None
-        self._slot = -1
+        self._layout, self._slot = "", -1
 
-    def attach(self, slot: int, moving: Flat, frozen: Flat) -> None:
-        """Speak for `slot`, whose state is `moving` and, never changing in PPO, `frozen`."""
-        self._slot, self._moving, self._frozen = slot, moving, frozen
+    def attach(self, layout: str, slot: int, moving: Flat, frozen: Flat, table: bytes) -> None:
+        """Speak for `slot`, whose state is `moving` and, never changing in PPO, `frozen`; `table` tells what is where.
+
+        Copies of the slot held before stay.
+        """
+        self._layout, self._slot = layout, slot
+        self._moving, self._frozen = moving, frozen
+        self._table = np.frombuffer(table, dtype=np.uint8)
 
     def join(self, generation: int, buddy: Address | None) -> None:
         """Send to `buddy` from now on, and take nothing from earlier generations."""
@@ -31,24 +42,45 @@ class Memory:
 
     def take(self, version: int, every: int = 1) -> None:
         """Copy the state, and have the copy taken to the buddy. Copies come `every` so many versions."""
-        self._send(Tag(self._slot, version), self._moving)
+        self._copy(self._tag(version), self._moving)
         # Ranks are never more than a version apart: what is older than the last two is of a slot backed by others now.
         self.holdings.drop_stale(version - 2 * every)
 
     def freeze(self) -> None:
         """Copy what does not change any more."""
+        self._send(self._tag(TABLE), self._table)
         if self._frozen.num_bytes:
-            self._send(Tag(self._slot, FROZEN), self._frozen)
+            self._copy(self._tag(FROZEN), self._frozen)
 
     def restore(self, version: int, source: Address | None) -> None:
         """Fill the state with `version`: from the own copy, or from `source`. Raises CheckpointError."""
         if source is not None:
-            self._fetch(Tag(self._slot, version), source)
+            self._fetch(self._tag(version), source)
             if self._frozen.num_bytes:
-                self._fetch(Tag(self._slot, FROZEN), source)
-                self._unpack(Tag(self._slot, FROZEN), self._frozen)
+                self._fetch(self._tag(FROZEN), source)
+                self._unpack(self._tag(FROZEN), self._frozen)
         self.holdings.forget(newer_than=version)
-        self._unpack(Tag(self._slot, version), self._moving)
+        self._unpack(self._tag(version), self._moving)
+
+    def reshard(self, pieces: Sequence[Piece], version: int, layout: str, sources: Mapping[int, Address]) -> int:
+        """Fill `pieces` with `version` as the slots of another layout copied it; `sources` says who has each one's.
+
+        Returns the bytes read. Raises CheckpointError.
+        """
+
+        def read(slot: int, kind: int, part: tuple[int, int] | None = None) -> Buffer:
+            tag = Tag(slot, kind, layout)
+            held = self.holdings.get(tag)
+            if held is None:
+                return fetch(self._token, self._exchange.generation, sources[slot], tag, self._timeout_s, part)
+            return held if part is None else held[part[0] : sum(part)]
+
+        def read_object(name: str, start: int, length: int) -> Buffer:
+            slot, _, kind = name.partition("/")
+            return read(int(slot), FROZEN if kind == str(FROZEN) else version, (start, length))
+
+        self.holdings.forget(newer_than=version)
+        return fill(pieces, [read(slot, TABLE).tobytes() for slot in sorted(sources)], read_object)
 
     @property
     def delivered(self) -> int | None:
@@ -68,10 +100,16 @@ class Memory:
             self._courier = None
         self._exchange.close()
 
-    def _send(self, tag: Tag, flat: Flat) -> None:
+    def _tag(self, version: int) -> Tag:
+        return Tag(self._slot, version, self._layout)
+
+    def _copy(self, tag: Tag, flat: Flat) -> None:
         self.settle()  # the buffer that is filled now may be the one that was on its way
         buffer = self.holdings.blank(flat.num_bytes)
         flat.pack(buffer)
+        self._send(tag, buffer)
+
+    def _send(self, tag: Tag, buffer: Buffer) -> None:
         self.holdings.put(tag, buffer)
         if self._courier is not None:
             self._courier.send(tag, buffer)

@@ -23,6 +23,9 @@ from torch import Tensor
 from ftppo.config import Config
 from ftppo.worker.attention import SdpaAttention
 from ftppo.worker.device import Device
+from ftppo.worker.rope import inverse_frequencies
+
+NEVER = -1e9  # a logit: finite, as infinity times a probability of 0 would be no number
 
 
 @dataclass
@@ -48,6 +51,9 @@ def transformer_config(config: Config, device: Device) -> TransformerConfig:
         ffn_hidden_size=model.ffn,
         num_attention_heads=model.heads,
         num_query_groups=model.kv_heads,
+        kv_channels=model.head_size,
+        add_qkv_bias=model.family == "qwen2",
+        qk_layernorm=model.family == "qwen3",
         normalization="RMSNorm",
         layernorm_epsilon=model.norm_eps,
         gated_linear_unit=True,
@@ -76,7 +82,10 @@ def transformer_config(config: Config, device: Device) -> TransformerConfig:
 
 
 def build_model(config: Config, device: Device, vocab_size: int, seq: int, scalar_head: bool = False) -> GPTModel:
-    """This rank's part of the policy, or with `scalar_head` of the critic. Weights are left as they come."""
+    """This rank's part of the policy, or with `scalar_head` of the critic. Weights are left as they come.
+
+    Tokens from the model's attribute `num_tokens` up to `vocab_size` only pad the vocabulary: no output names one.
+    """
     transformer = transformer_config(config, device)
     post_process = parallel_state.is_pipeline_last_stage()
     with device.building():
@@ -90,10 +99,13 @@ def build_model(config: Config, device: Device, vocab_size: int, seq: int, scala
             parallel_output=True,
             share_embeddings_and_output_weights=config.model.tie_embeddings and not scalar_head,
             position_embedding_type="rope",
-            rotary_base=config.model.rope_base,  # type: ignore[arg-type]
         )
         if scalar_head and post_process:
             model.output_layer = ScalarHead(transformer)
+    model.rotary_pos_emb.inv_freq = inverse_frequencies(config.model)
+    model.num_tokens = config.model.vocab or vocab_size
+    if post_process and not scalar_head and model.num_tokens < vocab_size:
+        model.output_layer.register_forward_hook(_hide_padding(model.num_tokens))
     return model.to(device.torch)
 
 
@@ -185,10 +197,25 @@ def _block_spec(transformer: TransformerConfig) -> TransformerBlockSubmodules:
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    parts.self_attention.submodules.core_attention = SdpaAttention
+    attention = parts.self_attention.submodules
+    attention.core_attention = SdpaAttention
+    if transformer.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
     parts.self_attn_bda = parts.mlp_bda = _residual
     num_layers = get_num_layers_to_build(transformer)
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=ModuleSpec(module=RMSNorm))
+
+
+def _hide_padding(num_tokens: int) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """A hook that gives tokens from `num_tokens` on a probability of 0, and so their weights a gradient of 0."""
+
+    def hide(layer: torch.nn.Module, args: Any, output: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+        logits, bias = output
+        start = parallel_state.get_tensor_model_parallel_rank() * logits.shape[-1]
+        padding = torch.arange(start, start + logits.shape[-1], device=logits.device) >= num_tokens
+        return logits.masked_fill(padding, NEVER), bias
+
+    return hide
 
 
 def _residual(training: bool, fused: bool) -> Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]:

@@ -36,31 +36,50 @@ def model_parts(model: GPTModel, prefix: str) -> list[Part]:
     return [Part(_piece(prefix, shard), _writes(shard)) for shard, _ in _shards(model)]
 
 
-def optimizer_parts(learner: Learner, prefix: str) -> list[Part]:
-    """Moments, and float32 weights where the model's are not: this rank's flat shard, cut into boxes of the whole."""
+def optimizer_parts(learner: Learner, prefix: str, with_main: bool = False) -> list[Part]:
+    """Moments, and float32 weights where the model's are not: this rank's flat shard, cut into boxes of the whole.
+
+    `with_main`: float32 weights in any case. That is all which this rank alone among its data-parallel peers keeps up
+    to date; `gather_weights` makes the rest from it.
+    """
     shards_of = {id(param): [] for param in learner.module.parameters()}  # type: ignore[var-annotated]
     for shard, param in _shards(learner.module):
         shards_of[id(param)].append((shard, (shard.data.storage_offset() - param.storage_offset())))
     return [
         Part(piece, _is_main_of_model_parallel(shard))
-        for param, start, name, flat in _optimizer_tensors(learner)
+        for param, start, name, flat in _optimizer_tensors(learner, with_main)
         for shard, base in shards_of[id(param)]
         for piece in _overlap(f"{prefix}optimizer.state.{name}.{shard.key}", shard, base, start, flat)
     ]
 
 
-def step_counters(learner: Learner) -> list[Tensor]:
-    """Adam's own step counts, one a parameter, all equal."""
-    return [state["step"] for optimizer in inner_optimizers(learner) for state in optimizer.optimizer.state.values()]
+def gather_weights(learner: Learner) -> None:
+    """Make a model's weights from the float32 shards of all its data-parallel peers. Every one of them must call it."""
+    for optimizer in inner_optimizers(learner):
+        optimizer._copy_main_params_to_model_params()
+        optimizer.start_param_sync_for_bucket_group_subset()
+
+
+def learner_parts(learner: Learner, prefix: str, writes_counters: bool) -> list[Part]:
+    """All of a learner that a checkpoint holds."""
+    counters = counter_parts(learner, prefix, writes_counters)
+    return model_parts(learner.module, prefix) + optimizer_parts(learner, prefix) + counters
+
+
+def counter_parts(learner: Learner, prefix: str, writes: bool) -> list[Part]:
+    """Adam's own step counts, one a parameter and all equal; if this rank `writes` them, the first one is for all."""
+    states = [state for inner in inner_optimizers(learner) for state in inner.optimizer.state.values()]
+    name = f"{prefix}optimizer.step"
+    return [Part(Piece(name, (), (), state["step"]), writes and place == 0) for place, state in enumerate(states)]
 
 
 def initialize(model: GPTModel, role: str, seed: int, std: float) -> None:
-    """Draw every weight by its name: the same numbers in any layout. Norms are 1; a critic's head is 0."""
+    """Draw every weight by its name: the same numbers in any layout. Norms are 1; biases and a critic's head are 0."""
     for part in model_parts(model, ""):
         piece = part.piece
         if "norm" in piece.key:
             piece.tensor.fill_(1.0)
-        elif role == "critic" and piece.key.startswith("output_layer"):
+        elif piece.key.endswith(".bias") or (role == "critic" and piece.key.startswith("output_layer")):
             piece.tensor.zero_()
         else:
             _draw(piece, role, seed, std, model.config.num_layers)
@@ -129,8 +148,11 @@ def _writes(shard: ShardedTensor) -> bool:
     return _is_main_of_model_parallel(shard) and parallel_state.get_data_parallel_rank(True) == chosen
 
 
-def _optimizer_tensors(learner: Learner) -> Iterator[tuple[torch.nn.Parameter, int, str, Tensor]]:
-    """(parameter, start of this rank's flat range in it, name, flat tensor) for each tensor of optimizer state."""
+def _optimizer_tensors(learner: Learner, with_main: bool) -> Iterator[tuple[torch.nn.Parameter, int, str, Tensor]]:
+    """(parameter, start of this rank's flat range in it, name, flat tensor) for each tensor of optimizer state.
+
+    Float32 weights are among them where the model's are not, or `with_main`: then they may be views of the model's.
+    """
     for optimizer in inner_optimizers(learner):
         pairs = [
             (optimizer.model_fp32_groups, optimizer.shard_fp32_groups),
@@ -143,7 +165,7 @@ def _optimizer_tensors(learner: Learner) -> Iterator[tuple[torch.nn.Parameter, i
                     state = optimizer.optimizer.state[main]
                     for name in ("exp_avg", "exp_avg_sq"):
                         yield param, start, name, state[name].view(-1)
-                    if param.dtype != torch.float32:
+                    if with_main or param.dtype != torch.float32:
                         yield param, start, "fp32_param", main.detach().view(-1)
 
 

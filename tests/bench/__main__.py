@@ -9,13 +9,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
-NAMES = ("update", "rollout")
+NAMES = ("update", "rollout", "scale")
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what `argv` names, all without a name."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Benchmarks of ftppo, as ratios.")
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Benchmarks of ftppo.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all without one")
     parser.add_argument("--rounds", type=int, default=9, help="how often each side is measured (9)")
     parser.add_argument("--quick", action="store_true", help="two rounds: shows that it works, no more")
@@ -44,8 +44,10 @@ def _benchmark(name: str, rounds: int) -> str:
     # Here, not above: processes of a benchmark import this module again, and need no Ray.
     if name == "update":
         from tests.bench.update import compare
-    else:
+    elif name == "rollout":
         from tests.bench.rollout import compare
+    else:
+        from tests.bench.scale import compare
     return compare(rounds)
 
 

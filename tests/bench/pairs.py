@@ -36,7 +36,11 @@ class Pairs:
 def table(title: str, other: str, pairs: Sequence[Pairs]) -> str:
     """All cases of a benchmark, as text. `other` names the side that ours is compared with."""
     head = ["case", "ftppo tok/s", f"{other} tok/s", "ratio", "range"]
-    rows = [head, *(one.row() for one in pairs)]
+    return aligned(title, [head, *(one.row() for one in pairs)])
+
+
+def aligned(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells below a title, the first of which is the head, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

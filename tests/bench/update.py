@@ -65,7 +65,7 @@ def _case(name: str, overrides: tuple[str, ...], rounds: int) -> Pairs:
         mesh = Mesh()
         ranks = range(config.parallel.num_slots)
         try:
-            vocab_size = build_tokenizer(config.task).vocab_size
+            vocab_size = build_tokenizer(config.task, config.model).vocab_size
             mesh.run(ranks, plain.start, config, vocab_size, str(Path(folder) / "store"))
             _run(config, _Rounds(pairs, lambda: max(mesh.run(ranks, plain.train))))
             mesh.run(ranks, plain.stop)
@@ -79,7 +79,8 @@ def _run(config: Config, display: _Rounds) -> None:
     with connect(config) as cluster, RunFiles(Path(config.run.dir), clock, resume=False) as files:
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own, which ends the process as it is
         supervisor = Supervisor(config, clock, files, display, Saver(config, clock))
-        supervisor.run(cluster, build_task(config.task, config.seed), build_tokenizer(config.task), resume=False)
+        tokenizer = build_tokenizer(config.task, config.model)
+        supervisor.run(cluster, build_task(config.task, config.seed), tokenizer, resume=False)
 
 
 def _config(folder: str, overrides: tuple[str, ...], rounds: int) -> Config:

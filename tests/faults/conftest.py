@@ -11,6 +11,7 @@ from tests.sandbox import Sandbox
 # What the runs that are compared train with. Everything else may differ: faults, standbys, saves, snapshots.
 RECIPES = {
     "dp2": ("experiment=smoke", "parallel=dp2", "train.iterations=6", "train.epochs=2"),
+    "dp2 long": ("experiment=smoke", "parallel=dp2", "train.iterations=24", "train.epochs=2"),
     "dp2tp2": ("experiment=smoke", "parallel=dp2tp2", "train.iterations=15", "train.epochs=2"),
 }
 
@@ -31,7 +32,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     @cache
     def made(recipe: str) -> Outcome:
         with Sandbox() as own:
-            done = run_program(own, tmp_path_factory.mktemp(recipe), *RECIPES[recipe])
+            done = run_program(own, tmp_path_factory.mktemp("undisturbed"), *RECIPES[recipe])
         assert done.status == 0, done.output
         return done
 

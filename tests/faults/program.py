@@ -85,7 +85,14 @@ class Program:
 
     def steps(self) -> int:
         """Optimizer steps committed so far."""
-        return sum(row["kind"] == "step" for row in read_lines(self.folder / METRICS))
+        return self._rows("step")
+
+    def iterations(self) -> int:
+        """Iterations finished so far."""
+        return self._rows("iteration")
+
+    def _rows(self, kind: str) -> int:
+        return sum(row["kind"] == kind for row in read_lines(self.folder / METRICS))
 
     def has(self, event: str) -> bool:
         """Whether there was an event of this kind."""

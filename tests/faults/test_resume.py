@@ -31,6 +31,9 @@ def test_the_same_command_goes_on_after_the_driver_was_killed(
     assert done.reasons("injected") == ["0: kill_driver in update"]
     assert len(done.reasons("resumed")) == 1
     assert [row["iteration"] for row in done.rows("iteration")] == [0, 1, 2, 2, 3, 4, 5]
+    (restart,) = done.summary.recoveries
+    # One iteration of two steps after the checkpoint: the driver goes before it hears of the next one.
+    assert (restart.plan, restart.source, restart.slots, restart.lost_steps) == ("restart", "checkpoint", (), 2)
     wanted = undisturbed("dp2").summary
     assert (done.summary.state_digest, done.summary.reward) == (wanted.state_digest, wanted.reward)
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ftppo.checkpoint.exchange import Address
 from ftppo.config import Config
-from ftppo.worker.device import Device
+from ftppo.plan.topology import Layout
+from ftppo.tasks.tokenizer import padded
+from ftppo.worker.device import make_device
 from ftppo.worker.engine import Engine
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
@@ -45,9 +47,16 @@ class Bereaved:
 def build(context: Context, slot: int, config: Config) -> Address:
     """A new Engine, alone; returns where its snapshots are found."""
     memory = Memory("token", "127.0.0.1", TIMEOUT_S)
-    context["engine"] = Engine(config, Device("cpu", torch.float32), VOCAB, EOS, memory)
-    context["engine"].build(slot)
+    vocab_size = padded(config.model.vocab or VOCAB)
+    context["engine"] = Engine(config, make_device(config, "cpu"), vocab_size, EOS, memory)
+    sizes = {axis: getattr(config.parallel, axis) for axis in ("dp", "tp", "pp", "cp")}
+    context["engine"].build(Layout(**sizes), slot)
     return memory.address
+
+
+def rebuild(context: Context, slot: int, layout: Layout) -> None:
+    """The same Engine for a slot of another layout; its copies in memory stay."""
+    context["engine"].build(layout, slot)
 
 
 def open_store(context: Context, slot: int) -> int:

@@ -93,6 +93,7 @@ def test_survivors_keep_their_state_and_a_newcomer_loads(
         assert [one.error for one in seen] == ["RuntimeError"] * 3
         world.join()
         mesh.run([victim], calls.call, *world.arguments("load", undisturbed.manifest))
+        mesh.run([victim], calls.call, *world.arguments("snapshot", undisturbed.manifest.step))
         assert world.digests() == undisturbed.digests
         assert mesh.run(world.slots, calls.watched, None, *_step(world, undisturbed.batch)) == undisturbed.collectives
         assert world.digests() == undisturbed.next_digests
@@ -123,6 +124,7 @@ def test_state_comes_back_from_memory(mesh: Mesh, undisturbed: Undisturbed, vict
         _kill(world, undisturbed, victim, moment)
         world.join()
         world.each("restore", 1, {victim: world.addresses[buddies(world.layout)[victim]]})
+        world.each("regain", 1)
         found = world.score(case.sequences())
         assert all(torch.equal(getattr(found, name), tensor) for name, tensor in vars(wanted).items())
         world.step(case.spec(1), undisturbed.batch)
@@ -137,6 +139,7 @@ def test_a_survivor_and_a_newcomer_make_the_same_collectives(mesh: Mesh, undistu
         world.step(case.spec(), undisturbed.batch)  # the survivors remember an earlier step
         _kill(world, undisturbed, victim, "forward")
         world.join()
+        world.each("snapshot", 1)
         seen = mesh.run(world.slots, calls.watched, None, *_step(world, undisturbed.batch))
         assert seen[victim] == seen[peer] == undisturbed.collectives[victim]
 

@@ -110,8 +110,19 @@ def test_reset_goes_back_to_the_start(mesh: Mesh, observe: Observe) -> None:
         first = world.step(case.spec(), observe(ONE).batch)
         moved = world.digests()
         world.each("reset")
+        world.each("snapshot", 0)
         assert world.digests() == start
         assert world.step(case.spec(), observe(ONE).batch) == first and world.digests() == moved
+
+
+def test_a_step_whose_turn_has_not_come_moves_nobody(mesh: Mesh, observe: Observe) -> None:
+    with World(mesh, case.config(SAVED)) as world:
+        start = world.digests()
+        for early in (case.spec(1), case.spec(2)):
+            assert world.step(early, observe(ONE).batch).skipped and world.digests() == start
+        assert not world.step(case.spec(0), observe(ONE).batch).skipped
+        moved = world.digests()
+        assert world.step(case.spec(0), observe(ONE).batch).skipped and world.digests() == moved != start
 
 
 def _go_on(world: World, observe: Observe) -> Next:

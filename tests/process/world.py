@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.manifest import Header, Manifest
-from ftppo.config import Config
+from ftppo.config import Config, Parallel
 from ftppo.driver.dispatch import MeshDispatch, PassThroughDispatch
 from ftppo.plan.topology import Layout, buddies
 from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
@@ -52,6 +52,21 @@ class World:
         [self.addresses[slot]] = self.mesh.run([slot], calls.build, self.config)
         return code
 
+    def reshape(self, layout: Layout) -> None:
+        """All slots of `layout`, on the processes of the same numbers, enter a generation of it with weights as drawn.
+
+        Processes that are needed besides are fresh.
+        """
+        self.each("release")
+        fresh = range(self.layout.world, layout.world)  # empty where the mesh shrinks
+        self.mesh.run(range(min(layout.world, self.layout.world)), calls.rebuild, layout)
+        sizes = Parallel(dp=layout.dp, tp=layout.tp, pp=layout.pp, cp=layout.cp)
+        self.config = self.config.model_copy(update={"parallel": sizes})
+        self.layout, self.slots = layout, range(layout.world)
+        if fresh:
+            self.addresses[fresh.start : fresh.stop] = self.mesh.run(fresh, calls.build, self.config)
+        self.join()
+
     def arguments(self, method: str, *shared: Any, rows: Any = None, via: Any = TO_ALL) -> tuple[Any, ...]:
         """What `calls.call` needs to run Engine.`method`."""
         which = [via.shard_of(self.layout, slot) for slot in self.slots]
@@ -86,6 +101,7 @@ class World:
             uid="a",
             layout={axis: getattr(self.layout, axis) for axis in ("dp", "tp", "pp", "cp")},
             config_digest="",
+            model=self.config.model.model_dump(mode="json"),
             state={},
         )
         self.each("begin_save", header.prefix)
@@ -97,6 +113,7 @@ class World:
 
     def load(self, manifest: Manifest) -> None:
         self.each("load", manifest)
+        self.each("snapshot", manifest.step)
 
     def digests(self) -> list[str]:
         return self.each("digest")

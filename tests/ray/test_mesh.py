@@ -60,7 +60,7 @@ class Fleet:
 def fleet(cluster: Cluster) -> Iterator[Fleet]:
     pool = ProbedPool(config("parallel=dp2tp2", "cluster.standby=1"), cluster, 32, 0, SystemClock())
     try:
-        slots, standby = pool.start(LAYOUT)
+        slots, standby = pool.start()
         for slot, name in enumerate(slots):
             ray.get(pool.members[name].handle.__ray_call__.remote(install, slot, GENERATION), timeout=ANSWER_S)
         yield Fleet(pool, Roster(GENERATION, LAYOUT, slots, standby))
@@ -176,11 +176,11 @@ def test_a_killed_process_is_seen_at_once_and_by_the_survey(fleet: Fleet, mesh: 
     (seen,) = caught.value.observations
     assert (seen.slot, seen.actor, seen.process_dead) == (2, name, True)
     release.touch()
-    asked = survey(mesh.roster, mesh.handles, caught.value.observations, SystemClock(), ANSWER_S)
+    asked = survey(mesh.roster, mesh.handles, {}, caught.value.observations, SystemClock(), ANSWER_S)
     assert [(one.slot, one.process_dead, one.answered_control) for one in asked if one.slot == 2] == [(2, True, None)]
     assert [one.answered_control for one in asked if one.slot != 2] == [True] * 3
 
     bundle = fleet.pool.members[name].bundle
     fleet.pool.retire(name)
-    (fresh,) = fleet.pool.refill(LAYOUT.world)
+    (fresh,) = fleet.pool.refill()
     assert (fleet.pool.members[fresh].bundle, name in fleet.pool.members) == (bundle, False)

@@ -110,10 +110,27 @@ def test_one_key(raw: dict[str, Any], key: str, remedy: str) -> None:
             "checkpoint.keep_every_iterations",
             "nothing is saved on the way",
         ),
-        ({"recovery": {"when_short": "shrink"}, "parallel": {"dp": 2}}, "recovery.when_short", "'fail' or 'wait'"),
         ({"recovery": {"orphan_s": 10.0}}, "recovery.orphan_s", "leave it out"),
         ({"chaos": {"faults": [{"iteration": 1, "slot": 1, "kind": "nan"}]}}, "chaos.faults.0.slot", "slots 0 to 0"),
         ({"chaos": {"faults": [{"iteration": 1, "kind": "slow"}]}}, "chaos.faults.0.seconds", "needs the seconds"),
+        ({"chaos": {"soak": {"num_faults": 9}}}, "train.iterations", "need at least 11"),
+        ({"chaos": {"soak": {"num_faults": 4, "min_gap": 3}}}, "train.iterations", "need at least 12"),
+        (
+            {"chaos": {"faults": [{"iteration": 1, "kind": "exit"}], "soak": {"num_faults": 20, "min_gap": 0}}},
+            "recovery.max_recoveries",
+            "21 faults",
+        ),
+        (
+            {"parallel": {"dp": 2, "tp": 2}, "cluster": {"standby": 1}, "chaos": {"soak": {"num_faults": 1}}},
+            "cluster.standby",
+            "takes up to 2 slots",
+        ),
+        (
+            {"cluster": {"standby": 1}, "recovery": {"hang_s": 0.5}, "chaos": {"soak": {"num_faults": 1}}},
+            "chaos.soak.slow_s",
+            "less than recovery.hang_s=0.5",
+        ),
+        ({"chaos": {"soak": {"kinds": ["exit", "lunch"]}}}, "chaos.soak.kinds.1", "'sigkill'"),
         (
             {"chaos": {"faults": [{"iteration": 1, "kind": "nan", "phase": "lunch"}]}},
             "chaos.faults.0.phase",
@@ -137,6 +154,8 @@ def test_several_keys(raw: dict[str, Any], key: str, remedy: str) -> None:
         {"recovery": {"when_short": "wait", "orphan_s": 300.0}, "checkpoint": {"asynchronous": True}},
         {"train": {"warmup_steps": 0, "warmup_batch": 12}},
         {"parallel": {"tp": 2, "cp": 2}, "rollout": {"max_prompt": 9, "max_response": 7}},
+        {"recovery": {"when_short": "wait"}, "chaos": {"soak": {"num_faults": 8}}},
+        {"cluster": {"standby": 1}, "chaos": {"soak": {"num_faults": 8, "kinds": ["exit", float("nan")]}}},
     ],
 )
 def test_what_can_run_is_let_through(raw: dict[str, Any]) -> None:

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from ftppo.checkpoint.catalog import Catalog
+from ftppo.checkpoint.catalog import Attempt, Catalog
 from ftppo.checkpoint.manifest import Manifest, manifest_key
 from ftppo.checkpoint.pieces import Piece
 from ftppo.clock import FakeClock
@@ -16,6 +16,10 @@ from ftppo.storage.memory import MemoryStore
 from .conftest import Save
 
 type State = Callable[[float], list[list[Piece]]]
+
+
+def prefixes(attempts: Sequence[Attempt]) -> list[str]:
+    return [one.prefix for one in attempts]
 
 
 @pytest.fixture
@@ -59,11 +63,41 @@ def test_a_manifest_that_cannot_be_read_is_an_error_not_an_older_step(
     store.put(manifest_key(40), content)
     with pytest.raises(CorruptCheckpoint, match=r"step-00000040/manifest\.json"):
         Catalog(store).latest()
+    assert Catalog(store).latest(skip_unreadable=True) == manifests[2]
+    assert [one.step for one in Catalog(store).published()] == [7, 5]
     assert "manifest.json" in Catalog(store).verify(40)[0]
     assert Catalog(store).sweep(-1.0) == []  # nobody can say what it names
     Catalog(store).prune([40])
     assert Catalog(store).steps() == [7, 5]
-    assert Catalog(store).sweep(-1.0) == [manifests[1].prefix]
+    assert prefixes(Catalog(store).sweep(-1.0)) == [manifests[1].prefix]
+
+
+def test_where_no_manifest_can_be_read_the_newest_is_named(store: MemoryStore, manifests: list[Manifest]) -> None:
+    for step in (5, 7, 40):
+        store.put(manifest_key(step), b"")
+    with pytest.raises(CorruptCheckpoint, match=r"step-00000040/manifest\.json"):
+        Catalog(store).latest(skip_unreadable=True)
+
+
+def test_a_withdrawn_checkpoint_is_an_attempt_and_its_step_is_free(
+    store: MemoryStore, manifests: list[Manifest], save: Save, state: State, clock: FakeClock
+) -> None:
+    catalog = Catalog(store, clock)
+    catalog.withdraw(40)
+    assert catalog.steps() == [7, 5] and prefixes(catalog.leftovers(0.0)) == [manifests[1].prefix]
+    again = save(store, state(41.0), step=40)
+    assert catalog.latest() == again and catalog.verify(40, deep=True) == []
+    assert prefixes(catalog.sweep(0.0)) == [manifests[1].prefix] and catalog.verify(40, deep=True) == []
+
+
+def test_attempts_are_counted_and_dated(store: MemoryStore, manifests: list[Manifest], clock: FakeClock) -> None:
+    clock.advance(5.0)
+    store.put("step-00000041/attempt-000001-x/__0_0.distcp", b"left")
+    store.put("step-00000041/notes.txt", b"somebody's own")
+    left, *others = Catalog(store, clock).attempts()
+    assert left == Attempt(41, "step-00000041/attempt-000001-x", 1, 4, 1005.0)
+    wanted = [Attempt(one.step, one.prefix, len(one.objects), one.size_bytes, 1000.0) for one in manifests]
+    assert others == sorted(wanted, key=lambda one: -one.step)
 
 
 def test_a_manifest_under_another_step_is_refused(store: MemoryStore, manifests: list[Manifest]) -> None:
@@ -115,11 +149,11 @@ def test_sweep_takes_old_leftovers_only(store: MemoryStore, manifests: list[Mani
     store.put("step-00000040/notes.txt", b"somebody's own")
     clock.advance(10.0)
     catalog = Catalog(store, clock)
-    assert catalog.sweep(50.0, live=[live]) == [old]
+    assert prefixes(catalog.sweep(50.0, live=[live])) == [old]
     assert catalog.sweep(50.0) == []
     clock.advance(50.0)
-    assert catalog.sweep(50.0, live=[live]) == [young]
-    assert catalog.sweep(50.0) == [live]
+    assert prefixes(catalog.sweep(50.0, live=[live])) == [young]
+    assert prefixes(catalog.sweep(50.0)) == [live]
     assert store.get("step-00000040/notes.txt") == b"somebody's own"
     assert all(catalog.verify(step, deep=True) == [] for step in (5, 7, 40))
 

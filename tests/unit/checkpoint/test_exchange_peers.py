@@ -88,7 +88,16 @@ def test_a_stalled_holder_is_a_checkpoint_error(stalled: socket.socket) -> None:
 def test_a_peer_that_stalls_within_a_message_is_given_up(loopback: Loopback) -> None:
     buddy = loopback.exchange(timeout_s=SHORT_S)
     with socket.create_connection(buddy.address, timeout=LONG_S) as peer:
-        about = {"op": "put", "token": TOKEN, "generation": 1, "bytes": 100, "slot": 0, "version": 1, "crc32": 0}
+        about = (
+            {
+                "op": "put",
+                "token": TOKEN,
+                "generation": 1,
+                "bytes": 100,
+            }
+            | vars(Tag(0, 1))
+            | {"crc32c": 0}
+        )
         peer.sendall(message(json.dumps(about).encode()) + bytes(60))
         assert peer.recv(1) == b""
     assert buddy.holdings.tags() == []

@@ -175,20 +175,6 @@ def test_bytes_of_another_size_are_refused() -> None:
         Flat([torch.zeros(3)]).unpack(np.zeros(8, dtype=np.uint8))
 
 
-def test_the_shape_tells_flats_apart_that_cannot_exchange_bytes() -> None:
-    alike = [Flat([torch.zeros(2, 3), torch.zeros(4)]), Flat([torch.ones(3, 2).t(), torch.ones(4)])]
-    others = [
-        Flat([]),
-        Flat([torch.zeros(3, 2), torch.zeros(4)]),
-        Flat([torch.zeros(4), torch.zeros(2, 3)]),
-        Flat([torch.zeros(2, 3), torch.zeros(4, dtype=torch.int32)]),
-        Flat([torch.zeros(2, 3)]),
-        Flat([torch.zeros(2, 3), torch.zeros(4), torch.empty(0)]),
-    ]
-    assert len({flat.shape for flat in alike}) == 1
-    assert len({flat.shape for flat in [*alike, *others]}) == 1 + len(others)
-
-
 def test_nothing_to_copy_is_no_bytes() -> None:
     flat = Flat([])
     assert flat.num_bytes == 0

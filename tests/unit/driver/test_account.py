@@ -14,11 +14,13 @@ from ftppo.driver.mesh import CallPhase, GenerationBroken
 from ftppo.driver.record import RECOVERY_PHASES, RecoveryRecord
 from ftppo.driver.runfiles import RunFiles
 from ftppo.plan.faults import Fault, FaultKind
+from ftppo.plan.recovery import Grow, Substitute
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
 from ftppo.worker.actor import FAULT_TIME_KEY
 
 START_S = 1_000.0
+PLAN = Substitute({}, Roster(4, Layout(), ("a0",)), "peer", "no slot is to blame")
 CRASH = Fault(3, FaultKind.CRASH, "slot 3: process died")
 
 
@@ -58,7 +60,7 @@ def word(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
 
 def record(clock: FakeClock, began: float | None = None) -> RecoveryRecord:
     watch = Stopwatch(clock)
-    return record_of([CRASH], 2, "peer", "update", 1, watch, watch.started if began is None else began)
+    return record_of([CRASH], PLAN, "peer", "update", 1, watch, watch.started if began is None else began)
 
 
 def test_laps_add_up_to_the_time_that_passed(clock: FakeClock) -> None:
@@ -80,7 +82,7 @@ def test_detection_begins_at_the_fault_where_the_injector_left_word(
     watch = Stopwatch(clock)
     clock.advance(2.0)
     watch.lap("detect")
-    assert record_of([CRASH], 2, "peer", "update", 0, watch, began).seconds.detect == 9.5
+    assert record_of([CRASH], PLAN, "peer", "update", 0, watch, began).seconds.detect == 9.5
 
 
 def test_a_fault_that_nobody_injected_begins_when_it_is_noticed(
@@ -110,7 +112,7 @@ def test_a_record_says_who_why_and_where_the_time_went(clock: FakeClock) -> None
         clock.advance(1.0)
         watch.lap(name)
     faults = [CRASH, Fault(5, FaultKind.HANG, "slot 5: stands still")]
-    found = record_of(faults, 4, "checkpoint", "save", 6, watch, began=START_S - 0.5)
+    found = record_of(faults, PLAN, "checkpoint", "save", 6, watch, began=START_S - 0.5)
     assert found.cause == "crash: slot 3: process died; hang: slot 5: stands still"
     assert (found.slots, found.generation, found.source, found.phase, found.lost_steps) == (
         (3, 5), 4, "checkpoint", "save", 6,
@@ -120,8 +122,14 @@ def test_a_record_says_who_why_and_where_the_time_went(clock: FakeClock) -> None
 
 
 def test_groups_that_broke_without_a_culprit_are_said_so(clock: FakeClock) -> None:
-    found = record_of([], 1, "peer", "update", 0, Stopwatch(clock), START_S)
-    assert found.slots == () and found.cause == "groups broke, no slot to blame"
+    found = record_of([], PLAN, "peer", "update", 0, Stopwatch(clock), START_S)
+    assert found.slots == () and found.cause == "no slot is to blame" and found.plan == "substitute"
+
+
+def test_a_growth_names_the_slots_that_are_back(clock: FakeClock) -> None:
+    grow = Grow({2: "b", 3: "c"}, PLAN.roster, "peer", "2 standbys warm")
+    found = record_of([], grow, "peer", "idle", 0, Stopwatch(clock), START_S)
+    assert (found.plan, found.slots, found.cause) == ("grow", (2, 3), "2 standbys warm")
 
 
 def test_a_recovery_is_over_when_the_interrupted_step_is_committed(

@@ -1,6 +1,7 @@
 """From what Ray raises, and from silence, to what was observed; nothing is claimed that was not seen."""
 
 import dataclasses
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from ray.core.generated.common_pb2 import ActorDiedErrorContext, NodeDeathInfo  
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
 from ftppo.clock import FakeClock
-from ftppo.driver.detect import Watch, from_error, from_silence, survey
+from ftppo.driver.detect import Watch, from_error, from_silence, nobody_at, survey
 from ftppo.errors import CheckpointError, PeerLost, StaleGeneration, StorageError, WorkerError
 from ftppo.plan.faults import BeaconView, ErrorView, ExitKind, Observation
 from ftppo.plan.roster import Roster
@@ -141,7 +142,7 @@ def beacon(slot: int, age_s: float) -> Beacon:
 
 
 def surveyed(found: Actors, known: list[Observation]) -> dict[int, Observation]:
-    seen = survey(found.roster, found.handles, known, FakeClock(NOW_S), timeout_s=1.0)
+    seen = survey(found.roster, found.handles, {}, known, FakeClock(NOW_S), timeout_s=1.0)
     assert len({one.slot for one in seen}) == len(seen)
     return {one.slot: one for one in seen}
 
@@ -203,3 +204,21 @@ def test_who_cannot_be_heard_is_given_the_time_that_may_pass(actors: Callable[[i
     assert watch.anything_moves([0, 1])
     clock.advance(0.2)
     assert not watch.anything_moves([0, 1])
+
+
+def test_who_is_silent_is_knocked_at(actors: Callable[[int], Actors]) -> None:
+    found = actors(3)
+    found.answers = {"a0": GetTimeoutError, "a1": GetTimeoutError, "a2": GetTimeoutError}
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as gone:
+        addresses = {"a0": there.getsockname(), "a1": gone.getsockname()}
+        gone.close()
+        seen = survey(found.roster, found.handles, addresses, [], FakeClock(NOW_S), timeout_s=1.0)
+    assert [one.process_dead for one in seen] == [None, True, None]  # of a2 no address is known
+
+
+def test_nobody_is_at_a_door_that_is_shut() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as gone:
+        addresses = {"there": there.getsockname(), "gone": gone.getsockname()}
+        gone.close()
+        assert nobody_at(addresses, 1.0) == {"gone"}
+    assert nobody_at({}, 1.0) == set()

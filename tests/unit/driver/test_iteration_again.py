@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from ftppo.driver.iteration import Iteration
+from ftppo.driver.iteration import AHEAD, Iteration
 from ftppo.driver.mesh import GenerationBroken
 from ftppo.driver.trail import Trail
 from tests.unit.driver.workbench import (
@@ -64,7 +64,7 @@ def test_a_slot_that_leaves_breaks_between_steps_and_no_step_is_lost_or_doubled(
     after = give_mesh(shop)
     assert iteration.run() == state
     assert same(before.updates() + after.updates(), whole.updates())
-    assert before.checked_after == [3, 4]
+    assert before.checked_after == [5]  # the step that had been started already is done too
 
 
 def test_a_skipped_step_is_tried_once_more_with_the_same_batch() -> None:
@@ -74,7 +74,10 @@ def test_a_skipped_step_is_tried_once_more_with_the_same_batch() -> None:
     iteration = Iteration(shop, STATE)
     iteration.run()
     updates = mesh.updates()
-    assert len(updates) == NUM_STEPS + 1 and same(updates[1:2], updates[2:3])
+    assert len(updates) == NUM_STEPS + 1
+    final = updates[2].spec
+    assert final is not None and final.final
+    assert same(updates[1:2], [dataclasses.replace(updates[2], spec=dataclasses.replace(final, final=False))])
     assert iteration.results == [STEP] * NUM_STEPS and len(steps) == NUM_STEPS
 
 
@@ -86,6 +89,11 @@ def test_a_step_that_is_skipped_twice_is_passed() -> None:
     state = iteration.run()
     assert [result.skipped for result in iteration.results] == [True] + [False] * (NUM_STEPS - 1)
     assert len(mesh.updates()) == NUM_STEPS + 1 and state.step == STATE.step + NUM_STEPS
+
+
+def test_the_next_step_is_asked_for_before_the_last_one_has_ended() -> None:
+    mesh, _, _ = run()
+    assert mesh.most_waiting == 1 + AHEAD and not mesh.waiting
 
 
 def test_faults_of_the_update_have_one_step_to_strike_in() -> None:

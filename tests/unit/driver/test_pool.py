@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ftppo.clock import FakeClock
-from ftppo.config import Config
+from ftppo.config import Config, Parallel
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.pool import Member, Pool
 
@@ -24,7 +24,7 @@ class Handle:
             @staticmethod
             def remote(*args: Any) -> object:
                 if method == "build":
-                    handle.built.extend(args)
+                    handle.built.append(args[1])
                 return object()
 
         return Method
@@ -32,7 +32,9 @@ class Handle:
 
 @pytest.fixture
 def pool() -> Pool:
-    return Pool(Config(), Cluster("cpu", 8.0, 0.0, own=True), vocab_size=16, eos=3, clock=FakeClock())
+    return Pool(
+        Config(parallel=Parallel(dp=2)), Cluster("cpu", 8.0, 0.0, own=True), vocab_size=16, eos=3, clock=FakeClock()
+    )
 
 
 def join(pool: Pool, **built_for: int | None) -> list[str]:
@@ -79,12 +81,12 @@ def test_the_order_is_only_of_those_named(pool: Pool) -> None:
 
 
 def test_standbys_are_built_for_the_slots_least_covered(pool: Pool) -> None:
-    pool.warm_up(join(pool, a=None, b=None, c=None), num_slots=2)
+    pool.warm_up(join(pool, a=None, b=None, c=None))
     assert [pool.members[name].built_for for name in "abc"] == [0, 1, 0]
     assert [pool.members[name].handle.built for name in "abc"] == [[0], [1], [0]]
     pool.promote(["a", "c"])
     assert [pool.members[name].built_for for name in "abc"] == [None, 1, None]
-    pool.warm_up(join(pool, d=None), num_slots=2)
+    pool.warm_up(join(pool, d=None))
     assert pool.members["d"].built_for == 0
 
 

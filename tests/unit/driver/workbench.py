@@ -58,24 +58,50 @@ class Call:
 
 
 class FakeMesh:
-    """Answers like a mesh would. `breaks_at`: the call, counted from 0, that breaks before anything is done."""
+    """Answers like a mesh would. `breaks_at`: the call, counted from 0, that breaks before anything is done.
+
+    What is started waits for its turn: a step behind one that was skipped is refused.
+    """
 
     def __init__(self, clock: FakeClock, breaks_at: int | None = None, results: Sequence[StepResult] = ()) -> None:
         self.clock, self.breaks_at, self.results = clock, breaks_at, list(results)
         self.calls: list[Call] = []
-        self.checked_after: list[int] = []  # calls done when it was asked whether anybody leaves
-        self.leaves_after: int | None = None
+        self.checked_after: list[int] = []  # calls done when the boundary was reached
+        self.leaves_after: int | None = None  # this many calls somebody leaves
+        self.waiting: list[Call] = []
+        self.most_waiting = 0
+        self.version: int | None = None
 
     def call(self, method: str, *shared: Any, rows: Any = None, via: str, phase: str) -> Any:
+        return self.finish(self.start(method, *shared, rows=rows, via=via, phase=phase))
+
+    def start(self, method: str, *shared: Any, rows: Any = None, via: str, phase: str) -> Call:
+        self.waiting.append(Call(method, phase, shared[0] if shared else None, rows))
+        self.most_waiting = max(self.most_waiting, len(self.waiting))
+        return self.waiting[-1]
+
+    def finish(self, call: Call) -> Any:
+        assert call is self.waiting.pop(0), "calls end in the order in which they were started"
         if len(self.calls) == self.breaks_at:
             raise self.broken()
-        self.calls.append(Call(method, phase, shared[0] if shared else None, rows))
-        return getattr(self, f"_{method}")(rows)
+        if call.method == "ppo_step" and call.spec is not None:
+            if self.version is not None and call.spec.version != self.version + 1:
+                return dataclasses.replace(STEP, skipped=True)
+            result = self._ppo_step(call.rows)
+            self.version = call.spec.version - (result.skipped and not call.spec.final)
+        else:
+            result = getattr(self, f"_{call.method}")(call.rows)
+        self.calls.append(call)
+        return result
 
-    def check_leaving(self) -> None:
+    @property
+    def leaving(self) -> bool:
+        return self.leaves_after is not None and len(self.calls) >= self.leaves_after
+
+    def boundary(self) -> None:
+        assert not self.waiting
         self.checked_after.append(len(self.calls))
-        if len(self.calls) == self.leaves_after:
-            raise self.broken()
+        raise self.broken()
 
     def broken(self) -> GenerationBroken:
         return GenerationBroken([], "update", Roster(0, Layout(), ("a0",)))
@@ -107,7 +133,16 @@ def workshop(
     config = Config(seed=seed, train=train, rollout=ROLLOUT, algo=algo or Algo())
     steps: list[tuple[StepSpec, Any]] = []
     clock = FakeClock()
-    shop = Workshop(config, Counting(), TOKENIZER, clock, lambda phase, detail: None, lambda *step: steps.append(step))
+    shop = Workshop(
+        config,
+        Counting(),
+        TOKENIZER,
+        clock,
+        on_phase=lambda phase, detail: None,
+        on_step=lambda *step: steps.append(step),
+        boundary_due=lambda: cast(FakeMesh, shop.mesh).leaving,
+        at_boundary=lambda: cast(FakeMesh, shop.mesh).boundary(),
+    )
     return shop, steps
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ftppo.errors import NotEnoughStandbys, TooManyRecoveries
 from ftppo.plan.faults import NO_SLOT, Fault, FaultKind
-from ftppo.plan.recovery import GiveUp, Plan, Shrink, Substitute, Wait, plan_recovery
+from ftppo.plan.recovery import GiveUp, Grow, Plan, Shrink, Substitute, Wait, plan_recovery
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
 
@@ -146,3 +146,34 @@ def test_long_lists_of_reasons_are_cut() -> None:
     found = plan(NONE_BY, crashes(*range(8)))
     assert isinstance(found, GiveUp) and "slot 2" in found.reason and "slot 3" not in found.reason
     assert "and 5 more" in found.reason
+
+
+SMALL = Roster(7, Layout(dp=2, tp=2), ("a0", "a1", "a2", "a3"), ("s0", "s1", "s2", "s3"))
+
+
+def test_a_mesh_that_shrank_grows_by_the_replicas_that_standbys_make_up() -> None:
+    found = plan(SMALL, [], warm=("s0", "s1", "s3"), wanted_dp=4)
+    assert isinstance(found, Grow)
+    assert found.roster == Roster(8, Layout(dp=3, tp=2), ("a0", "a1", "a2", "a3", "s0", "s1"), ("s2", "s3"))
+    assert found.takers == {4: "s0", 5: "s1"} and "(2, 2, 1, 1) becomes (3, 2, 1, 1)" in found.reason
+    whole = plan(SMALL, [], wanted_dp=4)
+    assert isinstance(whole, Grow) and whole.roster.layout == LAYOUT and whole.roster.standby == ()
+    more = plan(SMALL, [], wanted_dp=3)
+    assert isinstance(more, Grow) and more.roster.layout.dp == 3
+
+
+def test_growing_keeps_each_place_within_the_replica() -> None:
+    layout = Layout(dp=1, tp=2, pp=2)
+    found = plan(Roster(0, layout, ("a", "b", "c", "d"), ("s", "t", "u", "v")), [], wanted_dp=2)
+    assert isinstance(found, Grow)
+    larger = found.roster.layout
+    kept = [found.roster.actor(slot) for slot in larger.dp_replica(0)]
+    assert kept == ["a", "b", "c", "d"] and sorted(found.takers) == sorted(larger.dp_replica(1))
+
+
+def test_nothing_grows_while_something_is_lost_or_missing() -> None:
+    lost = plan(SMALL, crashes(1), wanted_dp=4)
+    assert isinstance(lost, Substitute) and lost.roster.layout == SMALL.layout
+    for roster, warm, wanted in ((SMALL, ("s0",), 4), (SMALL, SMALL.standby, 2), (ROSTER, ROSTER.standby, 4)):
+        found = plan(roster, [], warm=warm, wanted_dp=wanted)
+        assert isinstance(found, Substitute) and found.roster.slots == roster.slots

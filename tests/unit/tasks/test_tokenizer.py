@@ -65,5 +65,5 @@ def test_alphabets_that_cannot_be(alphabet: str, says: str) -> None:
 
 
 def test_build_tokenizer() -> None:
-    assert build_tokenizer(config.Task(tokenizer="byte")).vocab_size == 272
-    assert build_tokenizer(config.Task(tokenizer="char", alphabet="ab")).vocab_size == 16
+    assert build_tokenizer(config.Task(tokenizer="byte"), config.Model()).vocab_size == 272
+    assert build_tokenizer(config.Task(tokenizer="char", alphabet="ab"), config.Model()).vocab_size == 16

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from ftppo.checkpoint.exchange import Courier
-from ftppo.checkpoint.snapshot import FROZEN, Buffer, Flat, Tag
+from ftppo.checkpoint.snapshot import FROZEN, TABLE, Buffer, Flat, Tag
 from ftppo.errors import CheckpointError
 from ftppo.worker.memory import Memory
 
 pytestmark = pytest.mark.timeout(30)
 
 TIMEOUT_S = 20.0
+TABLE_TEXT = b"where what lies"
 
 
 class Rank:
@@ -25,7 +26,7 @@ class Rank:
         self.slot = slot
         self.moving, self.frozen = torch.full((3,), float(slot)), torch.full((2,), 100.0 + slot)
         self.memory = Memory("token", "127.0.0.1", TIMEOUT_S)
-        self.memory.attach(slot, Flat([self.moving]), Flat([self.frozen]))
+        self.memory.attach("", slot, Flat([self.moving]), Flat([self.frozen]), TABLE_TEXT)
 
     def step(self, version: int) -> None:
         self.moving.fill_(state(self.slot, version))
@@ -75,7 +76,8 @@ def pair(ranks: Callable[[int], Rank]) -> tuple[Rank, Rank]:
 def test_a_step_is_held_by_its_slot_and_by_the_buddy(pair: tuple[Rank, Rank]) -> None:
     for one in pair:
         assert one.memory.delivered == 3
-        assert one.memory.holdings.tags() == [Tag(slot, version) for slot in (0, 1) for version in (FROZEN, 2, 3)]
+        versions = (TABLE, FROZEN, 2, 3)
+        assert one.memory.holdings.tags() == [Tag(slot, version) for slot in (0, 1) for version in versions]
 
 
 @pytest.mark.parametrize("version", [2, 3])

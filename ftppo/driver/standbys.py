@@ -1,0 +1,40 @@
+"""Looks after those who stand by. Comes in: a roster, now and then; goes out: the roster with who stands by now.
+
+Standbys warm up behind the training; one that fails, or is taken, is made up for in a bundle that came free.
+"""
+
+from ftppo.driver.display import Display
+from ftppo.driver.pool import Pool
+from ftppo.driver.runfiles import RunFiles
+from ftppo.plan.roster import Roster
+
+
+class Standbys:
+    """The standbys of a run."""
+
+    def __init__(self, pool: Pool, files: RunFiles, display: Display) -> None:
+        self.pool, self.files, self.display = pool, files, display
+        self._begun = False
+
+    def begin(self, roster: Roster) -> None:
+        """Warm up those that came with the slots; once."""
+        if not self._begun:
+            self._begun = True
+            self.pool.warm_up(roster.standby)
+
+    def tend(self, roster: Roster, timeout_s: float = 0.0) -> Roster:
+        """Hear whose warming has ended, waiting up to `timeout_s` for one, and start what is missing."""
+        for name, error in self.pool.poll(timeout_s):
+            if error is None:
+                self._tell("standby_ready", name)
+            else:
+                self._tell("standby_failed", f"{name}: {str(error).strip().splitlines()[-1]}")
+        fresh = self.pool.refill() if self._begun else []
+        for name in fresh:
+            self.files.record("standby_started", name)
+        gone = [name for name in roster.standby if name not in self.pool.members]
+        return roster.without_standby(gone).with_standby(fresh) if gone or fresh else roster
+
+    def _tell(self, event: str, reason: str) -> None:
+        self.files.record(event, reason)
+        self.display.event(f"{event.replace('_', ' ')}: {reason}")

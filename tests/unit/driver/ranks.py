@@ -1,0 +1,85 @@
+"""Where a Saver is tested: two ranks in this process that write and read as an Engine does, and no Ray."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ftppo.checkpoint.catalog import Catalog
+from ftppo.checkpoint.index import ShardRecord
+from ftppo.checkpoint.manifest import Header, Manifest
+from ftppo.checkpoint.pieces import Piece
+from ftppo.checkpoint.publish import publish
+from ftppo.checkpoint.shards import read_shards, write_shards
+from ftppo.clock import FakeClock
+from ftppo.errors import FtppoError
+from ftppo.plan.roster import Roster
+from ftppo.plan.topology import Layout
+from ftppo.storage.base import ObjectStore
+from ftppo.storage.retry import Retrier, RetryPolicy
+
+SIZE = 3  # numbers that a rank holds
+
+
+class Rank:
+    """Holds its half of a tensor."""
+
+    def __init__(self, slot: int, store: ObjectStore) -> None:
+        self.slot, self.store = slot, store
+        self.values = torch.zeros(SIZE)
+        self._saving: Callable[[], ShardRecord] | None = None
+
+    def begin_save(self, prefix: str) -> None:
+        pieces = [Piece("w", (2 * SIZE,), (self.slot * SIZE,), self.values.clone())]
+        retrier = Retrier(RetryPolicy(retries=0), FakeClock())
+        self._saving = lambda: write_shards(pieces, self.store, prefix, self.slot, retrier)
+
+    def end_save(self) -> ShardRecord:
+        assert self._saving is not None
+        return self._saving()
+
+    def publish(self, header: Header, records: list[ShardRecord]) -> Manifest | None:
+        return publish(self.store, header, records, 2, FakeClock()) if self.slot == 0 else None
+
+    def load(self, manifest: Manifest) -> None:
+        index = Catalog(self.store).index(manifest)
+        piece = Piece("w", (2 * SIZE,), (self.slot * SIZE,), self.values)
+        read_shards([piece], index, self.store, manifest.prefix)
+
+
+class Ranks:
+    """Calls both ranks and, as a Mesh does, raises the first error; `fails` has one rank's next such call fail."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.roster = Roster(3, Layout(dp=2), ("a0", "a1"))
+        self.ranks = [Rank(slot, store) for slot in range(2)]
+        self.fails: dict[tuple[str, int], Exception] = {}
+        self.calls: list[str] = []
+
+    def call(self, method: str, *shared: Any, phase: str, deadline_s: float) -> list[Any]:
+        self.calls.append(method)
+        answers = [self._answer(rank, method, shared) for rank in self.ranks]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def move_to(self, value: float) -> None:
+        """Every number of the state is `value` now."""
+        for rank in self.ranks:
+            rank.values.fill_(value)
+
+    @property
+    def value(self) -> float:
+        """What every number of the state is."""
+        (found,) = set(torch.cat([rank.values for rank in self.ranks]).tolist())
+        return float(found)
+
+    def _answer(self, rank: Rank, method: str, shared: Any) -> Any:
+        failure = self.fails.pop((method, rank.slot), None)
+        if failure is not None:
+            return failure
+        try:
+            return getattr(rank, method)(*shared)
+        except FtppoError as error:
+            return error

@@ -1,0 +1,75 @@
+"""A rank's own part of a save: what fails behind the training is raised when it ends, and does not stop the next."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ftppo.checkpoint.manifest import Header
+from ftppo.checkpoint.pieces import Piece
+from ftppo.config import Checkpoint
+from ftppo.errors import PermissionDenied
+from ftppo.storage.base import ObjectStore, Upload
+from ftppo.storage.local import LocalStore
+from ftppo.worker import durable
+from ftppo.worker.durable import Durable
+from ftppo.worker.state import Part
+
+HEADER = Header(run="r", step=1, iteration=1, generation=1, uid="a", layout={"dp": 1}, config_digest="d", state={})
+
+
+class Refusing(LocalStore):
+    """Takes nothing that comes in parts."""
+
+    def start_upload(self, key: str, part_bytes: int) -> Upload:
+        raise PermissionDenied(f"{key}: no")
+
+
+@pytest.fixture
+def values() -> torch.Tensor:
+    return torch.arange(600.0)
+
+
+@pytest.fixture
+def rank(tmp_path: Path, values: torch.Tensor) -> Durable:
+    pieces = (Piece("w", (600,), (0,), values), Piece("copy of another's", (600,), (0,), values))
+    parts = [Part(piece, mine=mine) for piece, mine in zip(pieces, (True, False), strict=True)]
+    return Durable(Checkpoint(url=str(tmp_path), part_bytes=1024, retries=0), 0, parts)
+
+
+def test_what_is_saved_is_the_state_when_it_began(rank: Durable, values: torch.Tensor, tmp_path: Path) -> None:
+    rank.begin(HEADER.prefix)
+    values.zero_()
+    record = rank.end()
+    assert rank.idle and [item.key for item in record.items] == ["w"]
+    manifest = rank.publish(HEADER, [record], 1)
+    assert manifest is not None
+    Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
+    assert torch.equal(values, torch.arange(600.0))
+
+
+def test_a_failure_behind_the_training_is_raised_at_the_end_and_stops_no_later_save(
+    rank: Durable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refusing(knobs: Checkpoint) -> ObjectStore:
+        return Refusing(tmp_path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "store_of", refusing)
+        rank.begin(HEADER.prefix)
+        with pytest.raises(PermissionDenied, match=r"__0_0\.distcp: no"):
+            rank.end()
+    assert rank.idle
+    rank.begin(HEADER.prefix)
+    assert rank.end().error is None
+
+
+def test_one_that_nobody_ended_is_waited_for(rank: Durable, tmp_path: Path) -> None:
+    rank.begin(HEADER.model_copy(update={"uid": "lost"}).prefix)
+    rank.begin(HEADER.prefix)
+    rank.end()
+    assert len({info.key.split("/")[1] for info in LocalStore(tmp_path).list()}) == 2
+
+
+def test_others_than_slot_0_publish_nothing(rank: Durable) -> None:
+    assert Durable(rank.knobs, 1, rank.parts).publish(HEADER, [], 1) is None
