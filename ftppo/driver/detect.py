@@ -13,6 +13,7 @@ from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
 from ftppo.plan.faults import BeaconView, ErrorView, ExitKind, Observation
 from ftppo.plan.roster import Roster
 
+OUT_OF_MEMORY = "Ray's memory monitor ended it, as its node ran short"  # Ray's own words fill pages
 _KNOCKING = 32  # at so many doors at a time
 
 
@@ -25,6 +26,8 @@ def from_error(slot: int, actor: str, error: ray.exceptions.RayError) -> Observa
         return Observation(slot, actor, process_dead=False, error=view, peer_lost=isinstance(cause, PeerLost))
     if isinstance(cause, FtppoError) and not isinstance(cause, StaleGeneration):
         return None
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return Observation(slot, actor, process_dead=True, exit_kind=ExitKind.OOM, exit_detail=OUT_OF_MEMORY)
     if isinstance(error, ray.exceptions.RayActorError):
         return Observation(slot, actor, process_dead=True, exit_kind=_exit_kind(error), exit_detail=_detail(error))
     view = ErrorView(type(cause or error).__name__, "idle", str(cause or error), str(error))
@@ -113,6 +116,8 @@ def _merge(known: Observation | None, slot: int, actor: str, reference: Any, clo
         fields["answered_control"] = False
     except ray.exceptions.ActorUnavailableError:
         fields["answered_control"] = False
+    except ray.exceptions.OutOfMemoryError:
+        fields |= {"process_dead": True, "exit_kind": ExitKind.OOM, "exit_detail": OUT_OF_MEMORY}
     except ray.exceptions.RayActorError as error:
         fields |= {"process_dead": True, "exit_kind": _exit_kind(error), "exit_detail": _detail(error)}
     return Observation(**fields)

@@ -125,6 +125,8 @@ class Iteration:
         """All steps that are not done yet, in order; the next one is asked for before the last one has ended."""
         shop, under_way = self.shop, deque[_Step]()
         while len(self.results) < shop.num_steps:
+            if shop.boundary_due() and not under_way:
+                shop.at_boundary()
             while len(under_way) <= AHEAD and not shop.boundary_due():
                 number = len(self.results) + len(under_way)
                 if number == shop.num_steps:
@@ -140,8 +142,8 @@ class Iteration:
                 result = self._mesh.finish(self._start(len(self.results), batch, final=True).call)
             self.results.append(result)
             shop.on_step(step.spec, result)
-            if shop.boundary_due() and not under_way:
-                shop.at_boundary()
+        if shop.boundary_due():
+            shop.at_boundary()
 
     def _start(self, number: int, batch: Batch, final: bool = False) -> "_Step":
         """Ask for a step: each epoch shuffles anew."""

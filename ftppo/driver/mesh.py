@@ -81,7 +81,7 @@ class Mesh:
         """Ask for what `call` runs, and do not wait for it."""
         dispatch, layout = dispatch_of(via), self.roster.layout
         shards = [_argument(shard) for shard in dispatch.shards(layout, rows)] if rows is not None else []
-        collectors = list(dispatch.collectors(layout))
+        collectors = set(dispatch.collectors(layout))
         faults = self.faults(phase)
         references = {}
         for slot, name in enumerate(self.roster.slots):

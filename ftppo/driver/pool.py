@@ -7,6 +7,7 @@ first, standbys behind them.
 
 import dataclasses
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,9 +93,10 @@ class Pool:
 
     def warm_up(self, standbys: Sequence[str]) -> None:
         """Begin to warm standbys, each built for a slot that the fewest others are built for. Returns at once."""
+        covered = Counter(member.built_for for member in self.members.values())
         for name in standbys:
-            covered = [member.built_for for member in self.members.values() if member.built_for is not None]
-            slot = min(range(self.layout.world), key=lambda slot: (covered.count(slot), slot))
+            slot = min(range(self.layout.world), key=lambda slot: (covered[slot], slot))
+            covered[slot] += 1
             self._learn(name, built_for=slot)
             handle = self.members[name].handle
             place = handle.whereabouts.remote()
@@ -212,8 +214,9 @@ class Pool:
         if member.place.node == ray.get_runtime_context().get_node_id():
             end_process(member.place)
             return
-        neighbours = [one for one in self.members.values() if one.place and one.place.node == member.place.node]
-        for neighbour in neighbours[:1]:
+        node = member.place.node
+        neighbour = next((one for one in self.members.values() if one.place and one.place.node == node), None)
+        if neighbour is not None:
             neighbour.handle.end_neighbour.remote(member.place)
 
     def _learn(self, name: str, **known: Any) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import ray
 from ray.core.generated.common_pb2 import ActorDiedErrorContext, NodeDeathInfo  # type: ignore[attr-defined]
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    OutOfMemoryError,
+    RayError,
+    RayTaskError,
+)
 
 from ftppo.clock import FakeClock
 from ftppo.driver.detect import Watch, from_error, from_silence, nobody_at, survey
@@ -222,3 +229,12 @@ def test_nobody_is_at_a_door_that_is_shut() -> None:
         gone.close()
         assert nobody_at(addresses, 1.0) == {"gone"}
     assert nobody_at({}, 1.0) == set()
+
+
+def test_an_actor_that_ray_ended_for_want_of_memory_is_dead(actors: Callable[[int], Actors]) -> None:
+    error = OutOfMemoryError("Task was killed due to the node running low on memory.\n" + "words\n" * 50)
+    seen = from_error(0, "a0", error)
+    assert seen is not None and (seen.process_dead, seen.exit_kind) == (True, ExitKind.OOM)
+    found = actors(1)
+    found.answers = {"a0": error}
+    assert surveyed(found, [])[0] == seen

@@ -118,3 +118,24 @@ def test_broken_attempts_count_in_the_seconds_of_their_phase() -> None:
     iteration.run()
     found = iteration.metrics()
     assert (found.rollout_s, found.score_s, found.update_s) == (ROLLOUT_S, SCORE_S, NUM_STEPS * STEP_S)
+
+
+def test_who_was_told_to_leave_before_the_update_leaves_before_its_first_step() -> None:
+    whole, _, state = run()
+    shop, _ = workshop()
+    before, iteration = give_mesh(shop), Iteration(shop, STATE)
+    before.leaves_after = 2  # rollout and score
+    with pytest.raises(GenerationBroken):
+        iteration.run()
+    assert before.checked_after == [2] and before.updates() == []
+    after = give_mesh(shop)
+    assert iteration.run() == state and same(after.updates(), whole.updates())
+
+
+def test_who_was_told_to_leave_in_the_last_step_leaves_after_it() -> None:
+    shop, _ = workshop()
+    mesh, iteration = give_mesh(shop), Iteration(shop, STATE)
+    mesh.leaves_after = 2 + NUM_STEPS
+    with pytest.raises(GenerationBroken):
+        iteration.run()
+    assert mesh.checked_after == [2 + NUM_STEPS] and len(iteration.results) == NUM_STEPS
