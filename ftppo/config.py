@@ -53,7 +53,7 @@ class Train(Section):
     samples: int = Field(1, ge=1)  # answers a prompt
     epochs: int = Field(1, ge=1)
     mini_batch: int = Field(64, ge=1)  # sequences an optimizer step, over all DP ranks
-    micro_batch: int = Field(8, ge=1)  # sequences a forward pass, on one rank
+    micro_batch: int = Field(8, ge=1)  # sequences a forward pass, on one rank: the most, where fewer divide better
     policy_lr: float = Field(1e-4, gt=0)
     critic_lr: float = Field(1e-4, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"

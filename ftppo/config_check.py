@@ -80,7 +80,7 @@ def _batches(config: "Config") -> None:
     why = f"parallel.dp={sizes.dp} x train.micro_batch={train.micro_batch}"
     _require_multiple("train.mini_batch", train.mini_batch, micro, why)
     if train.warmup_steps:
-        _require_multiple("train.warmup_batch", train.warmup_batch, micro, why)
+        _require_multiple("train.warmup_batch", train.warmup_batch, sizes.dp, f"parallel.dp={sizes.dp}")
     drawn = train.prompts * train.samples
     for unit, reason in (
         (train.mini_batch, f"train.mini_batch={train.mini_batch}"),

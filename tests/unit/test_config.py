@@ -74,7 +74,11 @@ def test_one_key(raw: dict[str, Any], key: str, remedy: str) -> None:
         ({"parallel": {"pp": 4}, "model": {"layers": 2}}, "model.layers", "nearest: 4"),
         ({"parallel": {"dp": 3}}, "train.mini_batch", "nearest: 48 or 72"),
         ({"train": {"mini_batch": 64, "micro_batch": 48}}, "train.mini_batch", "multiple of 48"),
-        ({"train": {"warmup_steps": 1, "warmup_batch": 12}}, "train.warmup_batch", "nearest: 8 or 16"),
+        (
+            {"parallel": {"dp": 2}, "train": {"warmup_steps": 1, "warmup_batch": 13}},
+            "train.warmup_batch",
+            "nearest: 12 or 14",
+        ),
         ({"train": {"prompts": 30}}, "train.prompts", "nearest train.prompts: 64"),
         ({"train": {"prompts": 24, "samples": 4}}, "train.prompts", "nearest train.prompts: 32"),
         ({"train": {"mini_batch": 8, "prompts": 8}, "parallel": {"cp": 16}}, "train.prompts", "share the rollout"),
