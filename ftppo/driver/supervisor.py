@@ -132,8 +132,7 @@ class Supervisor:
             self.state, self.iteration, self.save_due = done.state, None, False
         else:
             self.state, self.iteration = self.trail.back_to(done.version)
-        self._enter(done.mesh)
-        self._tend_standbys()
+        self._enter(done.mesh)  # new standbys start once the interrupted step is done: they take processors
 
     def _advance(self) -> None:
         """The next piece of work. Each is done again from its beginning, or from where it was, after a fault."""

@@ -73,6 +73,7 @@ class Engine:
         self.owned = owned_of(self.policy, self.critic, frozen, slot)
         self.memory.attach(str(layout), slot, *self.owned.flats, self.owned.table(slot))
         self.durable = Durable(self.config.checkpoint, slot, self.parts)
+        update.rehearse(self.policy, self.critic, self.seq, self.config, self.progress.tick)
         num_alive = self.release()
         assert num_alive == 0, f"{num_alive} groups outlive the building of slot {slot}"
 

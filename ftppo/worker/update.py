@@ -118,6 +118,17 @@ def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, 
     return _sums(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 2)
 
 
+def rehearse(policy: Learner, critic: Learner, seq: int, config: Config, tick: Tick) -> None:
+    """Go forward and backward once, on nothing and alone: what is made at first use is there when a slot is taken."""
+    if parallel_state.get_pipeline_model_parallel_world_size() > 1:
+        return  # a stage by itself has nothing to go on
+    rows = config.train.micro_batch
+    blank, response = torch.zeros(rows, seq), torch.ones(rows, seq)
+    batch = Batch(blank.long(), response, blank, blank, blank, blank, blank, num_tokens=float(rows * seq))
+    policy_gradients(policy, batch, 0.0, rows, config, tick)
+    value_gradients(critic, batch, rows, config, tick)
+
+
 def share_sums(sums: Sequence[Tensor]) -> list[Tensor]:
     """Each of `sums` [k], over all ranks that share the mini-batch, in one message; as it is on earlier stages."""
     whole = torch.cat(list(sums))

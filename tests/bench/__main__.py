@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-NAMES = ("update", "rollout", "scale")
+NAMES = ("update", "rollout", "recovery", "scale")
 INTERRUPTED = 130
 
 
@@ -46,6 +46,8 @@ def _benchmark(name: str, rounds: int) -> str:
         from tests.bench.update import compare
     elif name == "rollout":
         from tests.bench.rollout import compare
+    elif name == "recovery":
+        from tests.bench.recovery import compare
     else:
         from tests.bench.scale import compare
     return compare(rounds)

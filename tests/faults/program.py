@@ -48,12 +48,24 @@ class Outcome:
 class Program:
     """`python -m ftppo` with `overrides`, in a process group of its own. Leaving the context ends it."""
 
-    def __init__(self, sandbox: Sandbox, runs: Path, *overrides: str, name: str = "run") -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        runs: Path,
+        *overrides: str,
+        name: str = "run",
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self._sandbox, self._log, self.folder = sandbox, runs / f"{name}.log", runs / name
         command = [sys.executable, "-m", "ftppo", f"run.dir={runs}", f"run.name={name}", *overrides]
         with self._log.open("w") as log, _heeding_interrupts():
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=sandbox.environment(), stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=ROOT,
+                env=environment or sandbox.environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def __enter__(self) -> Self:
