@@ -155,6 +155,7 @@ class Engine:
         Nor does anybody where the step before it has not been done: calls come before their turn is certain.
         """
         if spec.version != self.version + 1:
+            assert not spec.final, f"version {spec.version} cannot follow {self.version}"
             return OUT_OF_TURN
         self.progress.enter("update", spec.step)
         micro = self._micro(batch.tokens)
