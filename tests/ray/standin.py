@@ -70,4 +70,4 @@ class StandIn:
 
 def install(actor: Any, slot: int, generation: int) -> None:
     """Run inside a TrainActor: put a StandIn into it."""
-    actor.engine, actor.generation = StandIn(slot, generation), generation
+    actor.engine, actor.generation, actor.broken = StandIn(slot, generation), generation, False

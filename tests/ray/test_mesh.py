@@ -61,8 +61,7 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
     pool = ProbedPool(config("parallel=dp2tp2", "cluster.standby=1"), cluster, 32, 0, SystemClock())
     try:
         slots, standby = pool.start()
-        for slot, name in enumerate(slots):
-            ray.get(pool.members[name].handle.__ray_call__.remote(install, slot, GENERATION), timeout=ANSWER_S)
+        install_all(pool, slots)
         yield Fleet(pool, Roster(GENERATION, LAYOUT, slots, standby))
     finally:
         pool.stop()
@@ -70,7 +69,13 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
 
 @pytest.fixture
 def mesh(fleet: Fleet) -> Mesh:
+    install_all(fleet.pool, fleet.roster.slots)  # a test before may have had actors let go of the generation
     return fleet.mesh()
+
+
+def install_all(pool: Pool, slots: Sequence[str]) -> None:
+    for slot, name in enumerate(slots):
+        ray.get(pool.members[name].handle.__ray_call__.remote(install, slot, GENERATION), timeout=ANSWER_S)
 
 
 @pytest.fixture
