@@ -9,7 +9,7 @@ import json
 import signal
 import statistics
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ftppo.clock import SystemClock
@@ -67,18 +67,20 @@ def _cost(case: str, parallel: str, num_slots: int, rounds: int) -> Cost:
         with Program(sandbox, Path(folder), *command, f"train.iterations={places[-1][0] + GAP}") as program:
             done = program.wait(3600.0)
         assert done.status == 0, done.output
+        cost = _read(case, done)
         longer = (*command, f"train.iterations={places[-1][0] + 1000}")
         restarts = [_restart(sandbox, Path(folder), longer) for _ in range(min(rounds, MOST_RESTARTS))]
-    return _read(case, done, statistics.median(restarts))
+    return replace(cost, restart_s=statistics.median(restarts))
 
 
-def _read(case: str, done: Outcome, restart_s: float) -> Cost:
+def _read(case: str, done: Outcome) -> Cost:
+    """All but what a restart costs."""
     found = [vars(one.seconds) for one in done.summary.recoveries]
     parts = {name: statistics.median(one[name] for one in found) for name in (*RECOVERY_PHASES, "total")}
     iterations = done.rows("iteration")
     num_steps = sum(row["iteration"] == 0 for row in done.rows("step"))
     step_s = statistics.median(row["update_s"] for row in iterations) / num_steps
-    return Cost(case, len(found), parts, step_s, restart_s)
+    return Cost(case, len(found), parts, step_s, restart_s=0.0)
 
 
 def _restart(sandbox: Sandbox, folder: Path, command: tuple[str, ...]) -> float:
