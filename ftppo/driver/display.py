@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TextIO
 
+from ftppo.checkpoint.tables import size
 from ftppo.clock import Clock
 from ftppo.driver.record import IterationMetrics, RecoveryRecord, Summary
-from ftppo.driver.text import count, duration, number, recovery_title, size, spans
+from ftppo.driver.text import count, duration, number, recovery_title, spans
 
 _BAR_WIDTH = 40
 

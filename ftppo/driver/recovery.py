@@ -11,6 +11,7 @@ import ray
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.account import Accounts, Stopwatch, phase_of, record_of
+from ftppo.driver.announce import announce
 from ftppo.driver.copies import Copies, find_copies
 from ftppo.driver.detect import from_error, nobody_at, survey
 from ftppo.driver.display import Display
@@ -169,6 +170,7 @@ class Recovery:
                 self.pool.retire(roster.actor(fault.slot))  # its bundle comes free for another
         for name in nobody_at(self.pool.addresses(self.pool.warm), SURVEY_S):
             self.pool.retire(name)
+            self._event("standby_failed", f"{name}: nobody listens at its address any more")
         roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
         until = self.clock.monotonic() + self.config.recovery.standby_s
         while True:
@@ -265,8 +267,7 @@ class Recovery:
         self._event(DAMAGED, reason)
 
     def _event(self, event: str, reason: str) -> None:
-        self.files.record(event, reason)
-        self.display.event(f"{event.replace('_', ' ')}: {reason}")
+        announce(self.files, self.display, event, reason)
 
     def _next_attempt(self, broken: GenerationBroken) -> Roster:
         """A fault during the recovery: the roster to plan from, those lost meanwhile left out of the standbys."""

@@ -8,12 +8,13 @@ from statistics import median
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ftppo.checkpoint.tables import size
 from ftppo.driver.charts import Chart, Point, Series, bar_chart, line_chart
 from ftppo.driver.history import RunHistory, read_history
 from ftppo.driver.jsonfiles import write_atomic
 from ftppo.driver.record import PHASES, IterationMetrics
 from ftppo.driver.runfiles import REPORT
-from ftppo.driver.text import count, duration, number, recovery_title, size, spans
+from ftppo.driver.text import count, duration, number, recovery_title, spans
 
 _TEMPLATE = "report.html.tmpl"
 _MOST_EVENTS = 500

@@ -3,6 +3,7 @@
 Standbys warm up behind the training; one that fails, or is taken, is made up for in a bundle that came free.
 """
 
+from ftppo.driver.announce import announce
 from ftppo.driver.display import Display
 from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
@@ -26,15 +27,12 @@ class Standbys:
         """Hear whose warming has ended, waiting up to `timeout_s` for one, and start what is missing."""
         for name, error in self.pool.poll(timeout_s):
             if error is None:
-                self._tell("standby_ready", name)
+                announce(self.files, self.display, "standby_ready", name)
             else:
-                self._tell("standby_failed", f"{name}: {str(error).strip().splitlines()[-1]}")
+                reason = str(error).strip().splitlines()[-1]
+                announce(self.files, self.display, "standby_failed", f"{name}: {reason}")
         fresh = self.pool.refill() if self._begun else []
         for name in fresh:
             self.files.record("standby_started", name)
         gone = [name for name in roster.standby if name not in self.pool.members]
         return roster.without_standby(gone).with_standby(fresh) if gone or fresh else roster
-
-    def _tell(self, event: str, reason: str) -> None:
-        self.files.record(event, reason)
-        self.display.event(f"{event.replace('_', ' ')}: {reason}")

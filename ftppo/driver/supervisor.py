@@ -14,6 +14,7 @@ from typing import Literal
 from ftppo.clock import Clock
 from ftppo.config import Config, Fault
 from ftppo.driver.account import Stopwatch, restart_record
+from ftppo.driver.announce import announce
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.display import Display, Fleet, IterationView
 from ftppo.driver.injection import Injection
@@ -234,17 +235,17 @@ class Supervisor:
 
     def _boundary_due(self) -> bool:
         """Whether a checkpoint is written and waits to be published, somebody was told to go, or the mesh can grow."""
-        return self._published_late() or bool(self.mesh.leaving) or self._can_grow()
+        return self._publish_due() or bool(self.mesh.leaving) or self._can_grow()
 
     def _at_boundary(self) -> None:
-        if self._published_late():
+        if self._publish_due():
             self._publish()
         self.mesh.check_leaving()
         if self._can_grow():
             self.mesh.call("settle", phase="idle")
             raise GenerationBroken((), "idle", self.mesh.roster)
 
-    def _published_late(self) -> bool:
+    def _publish_due(self) -> bool:
         return self.saver.pending is not None and not self.mesh.writing
 
     def _can_grow(self) -> bool:
@@ -275,8 +276,7 @@ class Supervisor:
         self.display.fleet(self._fleet())
 
     def _event(self, event: str, reason: str) -> None:
-        self.files.record(event, reason)
-        self.display.event(f"{event.replace('_', ' ')}: {reason}")
+        announce(self.files, self.display, event, reason)
 
 
 def _join_digests(digests: Sequence[str]) -> str:

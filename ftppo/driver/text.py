@@ -38,15 +38,6 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def size(num_bytes: float) -> str:
-    """`num_bytes` in bytes, KiB, MiB, GiB or TiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} TiB"
-
-
 def count(amount: int, noun: str) -> str:
     """`1 step`, `2 steps`, `no steps`."""
     return f"{amount or 'no'} {noun}{'' if amount == 1 else 's'}"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ftppo.config import Fault
-from tests.faults.conftest import RECIPES, Undisturbed
+from tests.faults.conftest import RECIPES
 from tests.faults.program import faults, run_program
 from tests.sandbox import Sandbox
 
@@ -15,9 +15,7 @@ LOST = [Fault(iteration=1, phase="update.backward", slot=3, kind="sigkill")]
 KNOBS = ("cluster.standby=0", "recovery.when_short=shrink", "train.iterations=24")
 
 
-def test_a_run_shrinks_and_grows_back_and_learns_the_same(
-    sandbox: Sandbox, tmp_path: Path, undisturbed: Undisturbed
-) -> None:
+def test_a_run_shrinks_and_grows_back_and_learns_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
     calm = run_program(sandbox, tmp_path, *RECIPES["dp2tp2"], *KNOBS, name="calm")
     done = run_program(sandbox, tmp_path, *RECIPES["dp2tp2"], *KNOBS, faults(LOST))
     assert done.status == 0, done.output

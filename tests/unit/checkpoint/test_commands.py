@@ -252,3 +252,7 @@ def test_numbers_are_for_people() -> None:
         "2 days",
     ]
     assert moment(0.0) == "1970-01-01 00:00:00Z"
+
+
+def test_sizes_have_the_unit_that_suits_them() -> None:
+    assert [size(1023), size(3 * 2**20), size(2.5 * 2**40)] == ["1023 B", "3.0 MiB", "2.5 TiB"]

@@ -3,7 +3,7 @@
 import pytest
 
 from ftppo.driver.record import RecoverySeconds
-from ftppo.driver.text import count, duration, number, size, spans, sparkline
+from ftppo.driver.text import count, duration, number, spans, sparkline
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,7 @@ def test_duration(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_size_and_count() -> None:
-    assert [size(1023), size(3 * 2**20), size(2.5 * 2**40)] == ["1023 B", "3.0 MiB", "2.5 TiB"]
+def test_count() -> None:
     assert [count(0, "step"), count(1, "step"), count(2, "step")] == ["no steps", "1 step", "2 steps"]
 
 

@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ftppo.config import Model, Task
-from ftppo.errors import ConfigError
 from ftppo.tasks.build import build_tokenizer
 from ftppo.tasks.pretrained import PretrainedTokenizer
 from tests.byte_tokenizer import NAMED, save_tokenizer
+from tests.refusal import remedy_of
 
 
 def save(folder: Path, named: dict[str, Any] = NAMED, bos_first: bool = True, **numbers: Any) -> Model:
@@ -60,7 +58,4 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def refused(model: Model) -> str:
-    with pytest.raises(ConfigError) as caught:
-        PretrainedTokenizer(model)
-    assert caught.value.key == "model.path"
-    return caught.value.remedy
+    return remedy_of(lambda: PretrainedTokenizer(model), "model.path")

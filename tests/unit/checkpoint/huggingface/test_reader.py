@@ -12,7 +12,7 @@ from ftppo.checkpoint.huggingface.names import EMBEDDING, Strip, shapes, stacks_
 from ftppo.checkpoint.huggingface.reader import check_weights, read_weights
 from ftppo.checkpoint.pieces import Piece
 from ftppo.config import Model
-from ftppo.errors import ConfigError
+from tests.refusal import remedy_of
 
 SHAPE = Model(family="qwen2", hidden=16, ffn=24, heads=4, kv_heads=2, vocab=10)
 
@@ -135,7 +135,4 @@ def test_a_file_cut_short_is_refused(model: Model, tmp_path: Path) -> None:
 
 
 def refused(model: Model) -> str:
-    with pytest.raises(ConfigError) as caught:
-        check_weights(model)
-    assert caught.value.key == "model.path"
-    return caught.value.remedy
+    return remedy_of(lambda: check_weights(model), "model.path")
