@@ -76,6 +76,9 @@ class Parallel(Section):
     tp: int = Field(1, ge=1)
     pp: int = Field(1, ge=1)
     cp: int = Field(1, ge=1)
+    # With tp > 1, whether TP ranks share out norms and residuals too, which saves memory. null: on cuda; over gloo its
+    # messages, twice as many, cost more than what they save.
+    sequence_parallel: bool | None = None
     world_size: int | None = Field(None, ge=1)
 
     @property

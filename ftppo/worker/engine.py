@@ -24,8 +24,8 @@ from ftppo.worker.durable import Durable
 from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
-from ftppo.worker.model import Learner, build_learner, build_model, forget_first_use_answers
-from ftppo.worker.optimize import OUT_OF_TURN, Move, move, prepare_gradients, result_of, zero_gradients
+from ftppo.worker.model import Learner, build_learner, build_model, forget_broken_forward
+from ftppo.worker.optimize import OUT_OF_TURN, Move, agree, move, result_of, zero_gradients
 from ftppo.worker.owned import owned_of
 from ftppo.worker.pretrained import begin
 from ftppo.worker.rollout import generate
@@ -82,13 +82,13 @@ class Engine:
         collective_s = COLLECTIVE_HANGS * self.config.recovery.hang_s
         self.groups.create(self.layout, self.slot, meet, self.device.backend, timeout_s, collective_s, self.models)
         self.progress.generation, self.progress.slot = meet.generation, self.slot
-        for learner in (self.policy, self.critic):
-            forget_first_use_answers(learner)
         self.memory.join(meet.generation, buddy if self.config.snapshot.every_steps else None)
 
     def release(self) -> int:
         """Let go of the world, whatever its state. Returns how many of its groups stay alive: 0 unless some leak."""
         self.progress.enter("idle")
+        for name in self.models:
+            forget_broken_forward(self._module(name))
         return self.groups.release(self.models)
 
     @property
@@ -133,13 +133,13 @@ class Engine:
         self.progress.enter("update", spec.step)
         zero_gradients(self.policy)
         sums = update.supervised_gradients(self.policy, batch, self._micro(batch.tokens), self.progress.tick)
-        (sums,) = update.share_sums([sums])
-        norm = self._norm(self.policy)
+        self._poison_if_asked()
+        (norm,), sums = agree([self.policy], torch.cat((sums, torch.zeros(2))))
         moved = self._move((self.policy, norm, spec.policy_lr))
         self.version = spec.version
         if moved:
             self._snapshot_if_due(spec.version)
-        return result_of(sums, torch.zeros(2), batch.num_tokens, norm, 0.0, skipped=not moved)
+        return result_of(sums, batch.num_tokens, norm, 0.0, skipped=not moved)
 
     def begin_ppo(self, version: int) -> None:
         """Between warm-up and PPO: the reference freezes, the critic takes the policy's trunk, optimizers restart."""
@@ -163,14 +163,15 @@ class Engine:
             zero_gradients(learner)
         policy_sums = update.policy_gradients(self.policy, batch, spec.kl_coef, micro, self.config, self.progress.tick)
         value_sums = update.value_gradients(self.critic, batch, micro, self.config, self.progress.tick)
-        policy_sums, value_sums = update.share_sums([policy_sums, value_sums])
-        policy_norm, critic_norm = self._norm(self.policy), self._norm(self.critic)
+        self._poison_if_asked()
+        norms, sums = agree([self.policy, self.critic], torch.cat((policy_sums, value_sums)))
+        policy_norm, critic_norm = norms
         moved = self._move((self.policy, policy_norm, spec.policy_lr), (self.critic, critic_norm, spec.critic_lr))
         if moved or spec.final:
             self.version = spec.version
         if moved:
             self._snapshot_if_due(spec.version)
-        return result_of(policy_sums, value_sums, batch.num_tokens, policy_norm, critic_norm, skipped=not moved)
+        return result_of(sums, batch.num_tokens, policy_norm, critic_norm, skipped=not moved)
 
     def snapshot(self, version: int) -> None:
         """The weights are at `version`, between steps: copy the whole state, frozen weights included."""
@@ -282,17 +283,16 @@ class Engine:
         num = rows.shape[0]
         return next(size for size in range(min(self.config.train.micro_batch, num), 0, -1) if num % size == 0)
 
-    def _norm(self, learner: Learner) -> float:
+    def _poison_if_asked(self) -> None:
         if self.progress.poisoned:
             self.progress.poisoned = False
-            next(learner.module.parameters()).main_grad.fill_(math.nan)
-        return prepare_gradients(learner, self.device, self.config.train.clip_grad)
+            next(self.policy.module.parameters()).main_grad.fill_(math.nan)
 
     def _move(self, *moves: Move) -> bool:
         if not all(math.isfinite(norm) for _, norm, _ in moves):
             return False
         self.progress.tick("optimizer")
-        move(moves, self.device)
+        move(moves, self.config.train.clip_grad)
         return True
 
     def _reload_main_weights(self) -> None:

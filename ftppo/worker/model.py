@@ -23,6 +23,7 @@ from torch import Tensor
 from ftppo.config import Config
 from ftppo.worker.attention import SdpaAttention
 from ftppo.worker.device import Device
+from ftppo.worker.norm import RMSNorm
 from ftppo.worker.rope import inverse_frequencies
 
 NEVER = -1e9  # a logit: finite, as infinity times a probability of 0 would be no number
@@ -45,6 +46,7 @@ class Learner:
 def transformer_config(config: Config, device: Device) -> TransformerConfig:
     """Megatron-Core's configuration for this model and layout."""
     model, parallel = config.model, config.parallel
+    cut_sequence = parallel.sequence_parallel
     return TransformerConfig(
         num_layers=model.layers,
         hidden_size=model.hidden,
@@ -64,7 +66,7 @@ def transformer_config(config: Config, device: Device) -> TransformerConfig:
         tensor_model_parallel_size=parallel.tp,
         pipeline_model_parallel_size=parallel.pp,
         context_parallel_size=parallel.cp,
-        sequence_parallel=parallel.tp > 1,
+        sequence_parallel=parallel.tp > 1 and (device.kind == "cuda" if cut_sequence is None else cut_sequence),
         params_dtype=device.dtype,
         pipeline_dtype=device.dtype,
         bf16=device.dtype == torch.bfloat16,
@@ -154,29 +156,14 @@ def inner_optimizers(learner: Learner) -> list[Any]:
     return list(getattr(learner.optimizer, "chained_optimizers", [learner.optimizer]))
 
 
-def forget_first_use_answers(learner: Learner) -> None:
-    """Drop what Megatron-Core remembers from a first-use collective, so that old and new ranks ask again together."""
-    for optimizer in (learner.optimizer, *inner_optimizers(learner)):
-        if hasattr(optimizer, "_has_grad_norm_group_cache"):
-            optimizer._has_grad_norm_group_cache = None
-
-
-class RMSNorm(torch.nn.Module):
-    """Root mean square norm whose weight Megatron-Core sums over the sequence-parallel ranks."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] -> [..., hidden]."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+def forget_broken_forward(model: GPTModel) -> None:
+    """Drop what a forward pass that did not come to its end has left on the layers: with it goes its whole graph."""
+    for layer in model.decoder.layers:
+        layer.mlp_norm_manager = None
 
 
 class ScalarHead(torch.nn.Module):
-    """The critic's output: hidden [s / tp, b, hidden] -> values [s, b, 1] in float32, whole on every TP rank."""
+    """The critic's output: hidden [s (/ tp), b, hidden] -> values [s, b, 1] in float32, whole on every TP rank."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+import torch
+from megatron.core import parallel_state
 from torch import Tensor
 
 from ftppo.types import StepResult
-from ftppo.worker.device import Device
 from ftppo.worker.model import Learner
 
 type Move = tuple[Learner, float, float]  # with the norm of its gradients and its learning rate
@@ -19,26 +20,42 @@ def zero_gradients(learner: Learner) -> None:
     learner.optimizer.zero_grad()
 
 
-def prepare_gradients(learner: Learner, device: Device, clip_grad: float) -> float:
-    """Hand the gradients to the optimizer, clipped; their global norm before that, the same on every rank."""
-    with device.building():
+def agree(learners: Sequence[Learner], sums: Tensor) -> tuple[list[float], Tensor]:
+    """Each learner's gradient norm over all ranks, and `sums` [k] over all that share the mini-batch, in one message.
+
+    The gradients are handed to the optimizers on the way. Everybody gets the same norms and sums.
+    """
+    for learner in learners:
         learner.optimizer.prepare_grads()
-        return float(learner.optimizer.clip_grad_norm(clip_grad))
+    squares = [_square(learner.optimizer.get_grads_for_grad_norm(), sums) for learner in learners]
+    # TP ranks see the same tokens: one of them counts. Pipeline stages before the last have counted nothing.
+    counted = sums if parallel_state.get_tensor_model_parallel_rank() == 0 else torch.zeros_like(sums)
+    whole = torch.cat((torch.stack(squares), counted))
+    torch.distributed.all_reduce(whole)
+    whole = whole.cpu()
+    return whole[: len(learners)].sqrt().tolist(), whole[len(learners) :]
 
 
-def move(moves: Sequence[Move], device: Device) -> None:
-    """Each learner's optimizer step, and its new weights on all ranks."""
-    for learner, _, lr in moves:
+@torch.no_grad()
+def move(moves: Sequence[Move], clip_grad: float) -> None:
+    """Each learner's optimizer step, on gradients clipped to the norm `clip_grad`, and its new weights on all ranks."""
+    for learner, norm, lr in moves:
         for group in learner.optimizer.param_groups:
             group["lr"] = lr
-        with device.building():
-            learner.optimizer.step_with_ready_grads()
+        if norm > clip_grad:
+            torch._foreach_mul_(_gradients(learner), clip_grad / norm)
+        learner.optimizer.step_with_ready_grads()
 
 
-def result_of(
-    policy: Tensor, value: Tensor, num_tokens: float, policy_norm: float, critic_norm: float, skipped: bool
-) -> StepResult:
-    """Means over the mini-batch's tokens, from the sums of the policy [5] and the critic [2]."""
-    loss, entropy, kl, clipped = (float(item) / num_tokens for item in policy[:4])
-    value_loss, value_clipped = (float(item) / num_tokens for item in value)
+def _gradients(learner: Learner) -> list[Tensor]:
+    return [param.grad for param in learner.optimizer.get_parameters() if param.grad is not None]
+
+
+def _square(gradients: list[Tensor], like: Tensor) -> Tensor:
+    return torch.stack(torch._foreach_norm(gradients)).square().sum() if gradients else like.new_zeros(())
+
+
+def result_of(sums: Tensor, num_tokens: float, policy_norm: float, critic_norm: float, skipped: bool) -> StepResult:
+    """Means over the mini-batch's tokens, from the sums [7] of the policy (5) and the critic (2)."""
+    loss, entropy, kl, clipped, _, value_loss, value_clipped = (float(item) / num_tokens for item in sums)
     return StepResult(loss, value_loss, entropy, kl, clipped, value_clipped, policy_norm, critic_norm, skipped)

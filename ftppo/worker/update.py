@@ -5,7 +5,7 @@ are shifted to the left before they are cut over the context-parallel ranks. Los
 global token count, hence gradients are plain sums and neither the layout nor the micro-batch split changes them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from megatron.core import parallel_state
@@ -127,14 +127,6 @@ def rehearse(policy: Learner, critic: Learner, seq: int, config: Config, tick: T
     batch = Batch(blank.long(), response, blank, blank, blank, blank, blank, num_tokens=float(rows * seq))
     policy_gradients(policy, batch, 0.0, rows, config, tick)
     value_gradients(critic, batch, rows, config, tick)
-
-
-def share_sums(sums: Sequence[Tensor]) -> list[Tensor]:
-    """Each of `sums` [k], over all ranks that share the mini-batch, in one message; as it is on earlier stages."""
-    whole = torch.cat(list(sums))
-    if parallel_state.is_pipeline_last_stage():
-        torch.distributed.all_reduce(whole, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-    return list(whole.cpu().split([len(one) for one in sums]))
 
 
 def _run(

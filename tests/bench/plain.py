@@ -1,7 +1,7 @@
 """Training as a user of Megatron-Core writes it: no ftppo but what Megatron-Core needs to run here at all.
 
 Comes in: the numbers of an experiment; goes out: seconds. One process a rank, gloo, rendezvous over a file. From ftppo:
-the device's help to run on a CPU, a norm that accepts sequence parallelism, a head with one output for the critic.
+the device's help to run on a CPU, the same settings of Megatron-Core, a head with one output for the critic.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ftppo.config import Config
 from ftppo.worker.device import Device, make_device
-from ftppo.worker.model import RMSNorm, ScalarHead, transformer_config
+from ftppo.worker.model import ScalarHead, transformer_config
 
 type Context = dict[str, Any]
 type Model = tuple[DistributedDataParallel, MegatronOptimizer]
@@ -154,7 +154,15 @@ def _model(config: Config, device: Device, vocab_size: int, seq: int, critic: bo
 def _spec(transformer: TransformerConfig) -> TransformerBlockSubmodules:
     """Megatron-Core's own layer, but for the norms."""
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
-    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = _RMSNorm
     return TransformerBlockSubmodules(
-        layer_specs=[layer] * transformer.num_layers, layer_norm=ModuleSpec(module=RMSNorm)
+        layer_specs=[layer] * transformer.num_layers, layer_norm=ModuleSpec(module=_RMSNorm)
     )
+
+
+class _RMSNorm(torch.nn.RMSNorm):
+    """torch's, with the arguments and the mark that Megatron-Core wants."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]

@@ -33,6 +33,13 @@ def test_layouts_agree(observe: Observe, layout: Layout) -> None:
     assert_equal_outcomes(observe(layout), observe(ONE))
 
 
+@pytest.mark.parametrize("name", ["tp2", "tp2cp2", "dp2tp2pp2"])
+def test_layouts_agree_with_sequence_parallelism(mesh: Mesh, observe: Observe, name: str) -> None:
+    cut = case.config(LAYOUTS[name])
+    cut = cut.model_copy(update={"parallel": cut.parallel.model_copy(update={"sequence_parallel": True})})
+    assert_equal_outcomes(run_case(mesh, cut, observe(ONE).batch), observe(ONE))
+
+
 @pytest.mark.parametrize("name", ["pp2", "tp2pp2"])
 def test_layouts_agree_with_tied_embeddings(mesh: Mesh, name: str) -> None:
     tied = case.config(ONE).model.model_copy(update={"tie_embeddings": True})
