@@ -1,5 +1,7 @@
 """Core attention on torch's SDPA, with context parallelism. Comes in: projected q, k, v; goes out: the mixed values.
 
+Positions enter here: queries and keys are turned before they meet (rope.py), Megatron-Core's own embedding is left out.
+
 Under context parallelism a sequence is cut into 2*cp chunks and rank r holds chunks r and 2*cp-1-r (zigzag, so that
 causal work is balanced). Keys and values are gathered over the group; queries stay.
 """
@@ -13,6 +15,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from ftppo.worker.rope import Rotary, rotate
+
 
 class SdpaAttention(torch.nn.Module):
     """Causal attention for Megatron-Core's SelfAttention; padding is on the right, so the causal mask is enough."""
@@ -23,6 +27,7 @@ class SdpaAttention(torch.nn.Module):
         layer_number: int,
         attn_mask_type: AttnMaskType,
         attention_type: str,
+        rotary: Rotary,
         cp_comm_type: str | None = None,
         softmax_scale: float | None = None,
         pg_collection: ProcessGroupCollection | None = None,
@@ -30,7 +35,7 @@ class SdpaAttention(torch.nn.Module):
     ) -> None:
         super().__init__()
         assert attn_mask_type == AttnMaskType.causal and config.attention_dropout == 0.0 and pg_collection is not None
-        self.scale = softmax_scale
+        self.scale, self.rotary = softmax_scale, rotary
         self.cp_group = pg_collection.cp
 
     def forward(
@@ -47,6 +52,9 @@ class SdpaAttention(torch.nn.Module):
         """query [s, b, heads, d], key and value [s, b, kv_heads, d] -> [s, b, heads * d]."""
         cp = self.cp_group.size()
         mask = None
+        angles = self.rotary.angles(query.shape[0] * cp, query)
+        cos, sin = (zigzag(table, self.cp_group.rank(), cp, 0)[:, None, None] for table in angles)
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         if cp > 1:
             key, value = _Gather.apply(torch.stack((key, value)), self.cp_group).unbind(0)
             mask = _zigzag_mask(query.shape[0], self.cp_group.rank(), cp, query.device)

@@ -14,6 +14,8 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
+from ftppo.worker.rope import rotate
+
 
 @dataclass(frozen=True)
 class _Layer:
@@ -54,10 +56,7 @@ class Decoder:
         shape = (len(self.layers), num_rows, self.num_kv, length, self.head_dim)
         self.keys = torch.zeros(shape, dtype=self.dtype, device=self.device)
         self.values = torch.zeros(shape, dtype=self.dtype, device=self.device)
-        angles = torch.outer(
-            torch.arange(length, device=self.device).float(), model.rotary_pos_emb.inv_freq.to(self.device)
-        )
-        self.cos, self.sin = angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+        self.cos, self.sin = model.rotary.angles(length, self.keys)
 
     def forward(self, tokens: Tensor, positions: Tensor, pick: Tensor | None = None) -> Tensor | None:
         """Run tokens [n, t] at positions [n, t]; returns float32 logits [n, num_tokens] at `pick` [n], else the last.
@@ -121,7 +120,7 @@ class Decoder:
         q_k, v = q_k_v.split([heads + self.num_kv, self.num_kv], dim=2)
         if layer.qk_norm is not None:
             q_k = F.rms_norm(q_k, (self.head_dim,), eps=self.eps) * layer.qk_norm
-        q, k = _rotate(q_k, cos, sin).split([heads, self.num_kv], dim=2)
+        q, k = rotate(q_k, cos, sin).split([heads, self.num_kv], dim=2)
         row = torch.arange(n, device=self.device)[:, None]
         self.keys[number][row, :, positions] = k
         self.values[number][row, :, positions] = v
@@ -169,9 +168,3 @@ class Decoder:
             x = x.contiguous()
             dist.all_reduce(x, group=self.tp)
         return x
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding, halves convention: x [n, t, heads, d], cos and sin [n, t, 1, d / 2]."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

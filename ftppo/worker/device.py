@@ -119,7 +119,6 @@ class _TorchOnCpu:
 
 
 def _redirect_cuda() -> None:
-    from megatron.core.models.common.embeddings import rotary_pos_embedding
     from megatron.core.pipeline_parallel import schedules
 
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
@@ -128,7 +127,6 @@ def _redirect_cuda() -> None:
     torch.cuda.Stream = _NoStream  # type: ignore[assignment,misc]
     torch.cuda.stream = lambda *_: contextlib.nullcontext()  # type: ignore[assignment]
     schedules.torch = _TorchOnCpu()  # type: ignore[assignment]
-    rotary_pos_embedding.get_pos_emb_on_this_cp_rank = _rotary_of_this_rank
 
 
 class _NoStream:
@@ -139,10 +137,3 @@ class _NoStream:
     def wait_event(self, _: Any) -> None: ...
 
     def synchronize(self) -> None: ...
-
-
-def _rotary_of_this_rank(pos_emb: torch.Tensor, seq_dim: int, cp_group: torch.distributed.ProcessGroup) -> torch.Tensor:
-    """The rows of `pos_emb` (sequence along `seq_dim`) that belong to this context-parallel rank, zigzag."""
-    rank, size = cp_group.rank(), cp_group.size()
-    chunks = pos_emb.chunk(2 * size, dim=seq_dim)
-    return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]], dim=seq_dim)

@@ -4,6 +4,7 @@ Policy and critic have the same trunk; the critic's output is one number a token
 communication, so a rank can build alone in a world of torch's `fake` backend.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from ftppo.config import Config
 from ftppo.worker.attention import SdpaAttention
 from ftppo.worker.device import Device
 from ftppo.worker.norm import RMSNorm
-from ftppo.worker.rope import inverse_frequencies
+from ftppo.worker.rope import Rotary, inverse_frequencies
 
 NEVER = -1e9  # a logit: finite, as infinity times a probability of 0 would be no number
 
@@ -76,7 +77,6 @@ def transformer_config(config: Config, device: Device) -> TransformerConfig:
         masked_softmax_fusion=False,
         persist_layer_norm=False,
         gradient_accumulation_fusion=False,
-        apply_rope_fusion=False,
         calculate_per_token_loss=True,  # losses arrive divided by the global token count: gradients are plain sums
         deallocate_pipeline_outputs=True,
         batch_p2p_comm=device.kind == "cuda",
@@ -90,22 +90,22 @@ def build_model(config: Config, device: Device, vocab_size: int, seq: int, scala
     """
     transformer = transformer_config(config, device)
     post_process = parallel_state.is_pipeline_last_stage()
+    rotary = Rotary(inverse_frequencies(config.model))
     with device.building():
         model = GPTModel(
             config=transformer,
-            transformer_layer_spec=_block_spec(transformer),
+            transformer_layer_spec=_block_spec(transformer, rotary),
             vocab_size=vocab_size,
             max_sequence_length=seq,
             pre_process=parallel_state.is_pipeline_first_stage(),
             post_process=post_process,
             parallel_output=True,
             share_embeddings_and_output_weights=config.model.tie_embeddings and not scalar_head,
-            position_embedding_type="rope",
+            position_embedding_type="none",  # core attention turns queries and keys itself
         )
         if scalar_head and post_process:
             model.output_layer = ScalarHead(transformer)
-    model.rotary_pos_emb.inv_freq = inverse_frequencies(config.model)
-    model.num_tokens = config.model.vocab or vocab_size
+    model.rotary, model.num_tokens = rotary, config.model.vocab or vocab_size
     if post_process and not scalar_head and model.num_tokens < vocab_size:
         model.output_layer.register_forward_hook(_hide_padding(model.num_tokens))
     return model.to(device.torch)
@@ -180,12 +180,12 @@ class ScalarHead(torch.nn.Module):
         return values, None
 
 
-def _block_spec(transformer: TransformerConfig) -> TransformerBlockSubmodules:
+def _block_spec(transformer: TransformerConfig, rotary: Rotary) -> TransformerBlockSubmodules:
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
     attention = parts.self_attention.submodules
-    attention.core_attention = SdpaAttention
+    attention.core_attention = functools.partial(SdpaAttention, rotary=rotary)
     if transformer.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     parts.self_attn_bda = parts.mlp_bda = _residual
