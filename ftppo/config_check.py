@@ -124,6 +124,9 @@ def _algo(config: "Config") -> None:
     if algo.kl_target is not None:
         remedy = "an adaptive KL coefficient grows from its first value: give algo.kl_coef > 0, or algo.kl_target=null"
         _require(algo.kl_coef > 0, "algo.kl_coef", algo.kl_coef, remedy)
+    if algo.by_group:
+        remedy = f"algo.advantage={algo.advantage} compares the answers to one prompt: at least 2, and better 8"
+        _require(config.train.samples >= 2, "train.samples", config.train.samples, remedy)
 
 
 def _task(config: "Config") -> None:

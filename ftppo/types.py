@@ -67,7 +67,7 @@ class Scores:
 
     logprobs: Tensor  # [n, seq] float32, under the policy that drew them
     ref_logprobs: Tensor  # [n, seq] float32, under the frozen reference; equal to logprobs where there is none
-    values: Tensor  # [n, seq] float32, the critic's value of the state before tokens[i, t]
+    values: Tensor  # [n, seq] float32, the critic's value of the state before tokens[i, t]; 0 where there is none
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Batch:
     logprobs: Tensor  # [n, seq] float32
     ref_logprobs: Tensor  # [n, seq] float32
     values: Tensor  # [n, seq] float32
-    advantages: Tensor  # [n, seq] float32, whitened
-    returns: Tensor  # [n, seq] float32
+    advantages: Tensor  # [n, seq] float32
+    returns: Tensor  # [n, seq] float32, what a critic should have said; 0 where there is none
     num_tokens: float
 
     def rows(self, index: Tensor) -> "Batch":
@@ -129,16 +129,16 @@ class StepSpec:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Scalars of one step, equal on every rank that returns them."""
+    """Scalars of one step, equal on every rank that returns them. What is of a critic is None where none learned."""
 
     policy_loss: float
-    value_loss: float
+    value_loss: float | None
     entropy: float
     approx_kl: float
     clip_fraction: float
-    value_clip_fraction: float
+    value_clip_fraction: float | None
     policy_grad_norm: float
-    critic_grad_norm: float
+    critic_grad_norm: float | None
     skipped: bool = False  # a gradient was not finite, or the step was not the next one: no rank moved
 
 

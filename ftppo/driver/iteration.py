@@ -7,7 +7,7 @@ Knows nothing of faults. An Iteration remembers what it has finished, so that ru
 
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -78,7 +78,7 @@ class Iteration:
     def metrics(self) -> IterationMetrics:
         """Scalars of the finished iteration."""
         last = self.shop.config.train.iterations * self.shop.num_steps
-        mean = {name: statistics.fmean(getattr(one, name) for one in self.results) for name in _MEANS}
+        mean = {name: _mean(getattr(one, name) for one in self.results) for name in _MEANS}
         seconds = sum(self.seconds.values())
         return IterationMetrics(
             iteration=self.state.iteration,
@@ -89,7 +89,7 @@ class Iteration:
             kl_coef=self.state.kl_coef,
             response_length=self.stats["response_length"],
             tokens_per_s=self.stats["tokens"] / max(seconds, 1e-9),
-            explained_variance=self.stats["explained_variance"],
+            explained_variance=self.stats.get("explained_variance"),
             lr=learning_rate(self._ppo_step(0), self.shop.config.train.policy_lr, last, self.shop.config.train),
             rollout_s=self.seconds["rollout"],
             score_s=self.seconds["score"],
@@ -117,7 +117,10 @@ class Iteration:
     def _score(self, sequences: Sequences) -> Batch:
         scores = self._mesh.call("score", rows=sequences, via="mesh", phase="score")
         assert self.rewards is not None
-        batch, stats = make_batch(sequences, scores, self.rewards, self.shop.config.algo, self.state.kl_coef)
+        config = self.shop.config
+        batch, stats = make_batch(
+            sequences, scores, self.rewards, config.train.samples, config.algo, self.state.kl_coef
+        )
         self.stats |= stats
         return batch
 
@@ -196,6 +199,12 @@ class Iteration:
     def _timed(self, phase: str) -> "_Timed":
         self.shop.on_phase(phase, "")
         return _Timed(self, phase)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 _MEANS = ("policy_loss", "value_loss", "entropy", "clip_fraction", "policy_grad_norm", "critic_grad_norm")

@@ -39,6 +39,11 @@ class Learner:
     optimizer: MegatronOptimizer
 
     @property
+    def prefix(self) -> str:
+        """What the names of its state begin with: a policy's are Megatron-Core's own."""
+        return "" if self.role == "policy" else f"{self.role}."
+
+    @property
     def module(self) -> GPTModel:
         """The model without its data-parallel wrapping."""
         return self.model.module

@@ -5,7 +5,7 @@ are shifted to the left before they are cut over the context-parallel ranks. Los
 global token count, hence gradients are plain sums and neither the layout nor the micro-batch split changes them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from megatron.core import parallel_state
@@ -15,7 +15,7 @@ from torch import Tensor
 from ftppo.algo.kl import kl_per_token
 from ftppo.algo.losses import policy_loss, value_loss
 from ftppo.config import Config
-from ftppo.types import Batch, Sequences
+from ftppo.types import Batch, Scores, Sequences
 from ftppo.worker.attention import unzigzag, zigzag
 from ftppo.worker.logits import token_logprobs
 from ftppo.worker.model import Learner
@@ -28,6 +28,28 @@ LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
 def shift(**fields: Tensor) -> Shifted:
     """[n, seq] each -> the same, one to the left along the sequence, zero at the end: aligned with who predicts it."""
     return {name: torch.roll(field, -1, dims=1).index_fill(1, _last(field), 0) for name, field in fields.items()}
+
+
+def scores_of(
+    models: Mapping[str, torch.nn.Module], sequences: Sequences, micro: int, config: Config, tick: Tick
+) -> Scores | None:
+    """What policy, reference and critic say about this DP chunk, as far as they are among `models`.
+
+    Returned on the last pipeline stage; None on others.
+    """
+    found: dict[str, Tensor | None] = {}
+    for name, kind in (("policy", "logprobs"), ("reference", "logprobs"), ("critic", "values")):
+        if name in models:
+            tick("forward")
+            found[name] = forward_scores(models[name], sequences, kind, micro, config)
+    logprobs, reference, values = (found.get(name) for name in ("policy", "reference", "critic"))
+    if logprobs is None:
+        return None
+    return Scores(
+        logprobs=logprobs,
+        ref_logprobs=logprobs if reference is None else reference,
+        values=torch.zeros_like(logprobs) if values is None else values,
+    )
 
 
 def forward_scores(
@@ -58,8 +80,15 @@ def forward_scores(
     return whole * sequences.response
 
 
+def gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Tick) -> Tensor:
+    """Add up the gradients of a DP chunk. Returns its share of the means: 4 of the policy, 2 of the critic."""
+    if learner.role == "critic":
+        return value_gradients(learner, batch, micro, config, tick)
+    return policy_gradients(learner, batch, kl_coef, micro, config, tick)
+
+
 def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Tick) -> Tensor:
-    """Add up a DP chunk's policy gradients. Returns its sums [5]: loss, entropy, KL, clipped, tokens."""
+    """Add up a DP chunk's policy gradients. Returns its share of the means [4]: loss, entropy, KL, clipped."""
     algo = config.algo
     rows = shift(
         targets=batch.tokens, mask=batch.response, logprobs=batch.logprobs, ref=batch.ref_logprobs, adv=batch.advantages
@@ -76,17 +105,17 @@ def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int,
             total = result.loss_sum - algo.entropy_coef * entropy_sum
             if algo.kl_place == "loss" and kl_coef > 0:
                 total = total + kl_coef * (kl_per_token(logprobs, part["ref"], algo.kl_kind) * mask).sum()
-            sums = torch.stack((result.loss_sum, entropy_sum, result.kl_sum, result.clipped_sum, mask.sum()))
-            return total / batch.num_tokens, _one(logits), {"sums": sums.detach()}
+            sums = torch.stack((result.loss_sum, entropy_sum, result.kl_sum, result.clipped_sum))
+            return total / batch.num_tokens, _one(logits), {"sums": sums.detach() / batch.num_tokens}
 
         return loss
 
     store = _run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick)
-    return _sums(store, 5)
+    return _sums(store, 4)
 
 
 def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Tick) -> Tensor:
-    """Add up the gradients of the mean negative log-likelihood of the responses. Returns sums [5] as the policy's."""
+    """Add up the gradients of the mean negative log-likelihood of the responses. Returns as `policy_gradients`."""
     rows = shift(targets=batch.tokens, mask=batch.response)
 
     def loss_of(part: Shifted) -> LossFunc:
@@ -94,16 +123,16 @@ def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Tick)
             logprobs, entropy = token_logprobs(logits, part["targets"], 1.0)
             nll = -(logprobs * part["mask"]).sum()
             zero = nll.new_zeros(())
-            sums = torch.stack((nll, (entropy * part["mask"]).sum(), zero, zero, part["mask"].sum()))
-            return nll / batch.num_tokens, _one(logits), {"sums": sums.detach()}
+            sums = torch.stack((nll, (entropy * part["mask"]).sum(), zero, zero))
+            return nll / batch.num_tokens, _one(logits), {"sums": sums.detach() / batch.num_tokens}
 
         return loss
 
-    return _sums(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 5)
+    return _sums(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 4)
 
 
 def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, tick: Tick) -> Tensor:
-    """Accumulate the critic's gradients over a DP chunk. Returns its sums [2]: loss, clipped."""
+    """Add up a DP chunk's gradients of the critic. Returns its share of the means [2]: loss, clipped."""
     algo = config.algo
     rows = shift(mask=batch.response, values=batch.values, returns=batch.returns)
 
@@ -111,22 +140,23 @@ def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, 
         def loss(out: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
             result = value_loss(out.squeeze(-1), part["values"], part["returns"], part["mask"], algo.value_clip)
             sums = torch.stack((result.loss_sum, result.clipped_sum))
-            return algo.value_coef * result.loss_sum / batch.num_tokens, _one(out), {"sums": sums.detach()}
+            total = algo.value_coef * result.loss_sum / batch.num_tokens
+            return total, _one(out), {"sums": sums.detach() / batch.num_tokens}
 
         return loss
 
     return _sums(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 2)
 
 
-def rehearse(policy: Learner, critic: Learner, seq: int, config: Config, tick: Tick) -> None:
+def rehearse(learners: Sequence[Learner], seq: int, config: Config, tick: Tick) -> None:
     """Go forward and backward once, on nothing and alone: what is made at first use is there when a slot is taken."""
     if parallel_state.get_pipeline_model_parallel_world_size() > 1:
         return  # a stage by itself has nothing to go on
     rows = config.train.micro_batch
     blank, response = torch.zeros(rows, seq), torch.ones(rows, seq)
     batch = Batch(blank.long(), response, blank, blank, blank, blank, blank, num_tokens=float(rows * seq))
-    policy_gradients(policy, batch, 0.0, rows, config, tick)
-    value_gradients(critic, batch, rows, config, tick)
+    for learner in learners:
+        gradients(learner, batch, 0.0, rows, config, tick)
 
 
 def _run(

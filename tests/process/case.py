@@ -12,7 +12,7 @@ from ftppo.rng import generator
 from ftppo.types import Batch, RolloutRequest, Scores, Sequences, StepSpec
 from tests.process.calls import PAD, VOCAB
 
-NUM, PROMPT, RESPONSE = 8, 16, 16
+NUM, GROUP, PROMPT, RESPONSE = 8, 4, 16, 16
 SEQ = PROMPT + RESPONSE
 KL_COEF = 0.1
 
@@ -68,7 +68,7 @@ def batch(scores: Scores, algo: Algo) -> Batch:
         return (field + by * torch.randn(field.shape, generator=draw)) * given.response
 
     old = Scores(moved(scores.logprobs, 0.5), scores.ref_logprobs, moved(scores.values, 0.3))
-    return make_batch(given, old, torch.randn(NUM, generator=draw), algo, KL_COEF)[0]
+    return make_batch(given, old, torch.randn(NUM, generator=draw), GROUP, algo, KL_COEF)[0]
 
 
 def spec(step: int = 0) -> StepSpec:

@@ -21,6 +21,7 @@ def test_the_problem_exercises_every_term(observe: Observe) -> None:
     log_ratio = one.scores.logprobs - batch.logprobs
     beyond_dual_clip = (log_ratio > math.log(1.5)) & (batch.advantages < 0) & batch.response.bool()
     assert beyond_dual_clip.sum() >= 3
+    assert result.value_clip_fraction is not None and result.critic_grad_norm is not None
     assert 0.1 < result.clip_fraction < 0.9 and 0.1 < result.value_clip_fraction < 0.9
     assert difference(one.scores.ref_logprobs, one.scores.logprobs) > 0.01
     assert one.scores.values.abs().max() > 0.1
@@ -62,6 +63,16 @@ def test_layouts_agree_on_other_families(mesh: Mesh, family: str) -> None:
     assert_equal_outcomes(found, wanted)
 
 
+@pytest.mark.parametrize("name", ["pp2", "tp2cp2", "dp2tp2pp2"])
+def test_layouts_agree_without_a_critic(mesh: Mesh, name: str) -> None:
+    algo = case.config(ONE).algo.model_copy(update={"advantage": "grpo"})
+    wanted = run_case(mesh, case.config(ONE, algo=algo), None)
+    assert not any("critic" in key for key in wanted.state) and not wanted.scores.values.any()
+    assert (wanted.result.value_loss, wanted.result.critic_grad_norm) == (None, None)
+    assert wanted.result.policy_grad_norm > 0.1 and wanted.batch.advantages.abs().max() > 0.1
+    assert_equal_outcomes(run_case(mesh, case.config(LAYOUTS[name], algo=algo), wanted.batch), wanted)
+
+
 def assert_equal_outcomes(found: Outcome, wanted: Outcome) -> None:
     for field in dataclasses.fields(wanted.scores):
         got, given = getattr(found.scores, field.name), getattr(wanted.scores, field.name)
@@ -73,4 +84,4 @@ def assert_equal_outcomes(found: Outcome, wanted: Outcome) -> None:
 
 
 def scalars(result: StepResult) -> dict[str, float]:
-    return dataclasses.asdict(result)
+    return {name: value for name, value in dataclasses.asdict(result).items() if value is not None}
