@@ -129,6 +129,7 @@ class Algo(Section):
     dual_clip: float | None = Field(3.0, gt=1)
     value_clip: float | None = Field(0.2, gt=0)
     value_coef: float = Field(1.0, gt=0)
+    aggregate: Literal["token_mean", "seq_mean", "token_sum"] = "token_mean"  # how tokens count; see algo/losses.py
     entropy_coef: float = Field(0.0, ge=0)
     whiten: bool | None = None  # advantages, over all tokens; null: those of gae and reinforce_pp
     kl_kind: Literal["k1", "k2", "k3"] = "k1"

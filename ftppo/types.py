@@ -74,7 +74,8 @@ class Scores:
 class Batch:
     """All an update needs, for the whole iteration, a mini-batch or a DP chunk of it.
 
-    `num_tokens` counts the response tokens of the whole mini-batch over all DP ranks: losses are divided by it.
+    `num_tokens` and `num_sequences` count the response tokens and the rows of the whole mini-batch over all DP ranks:
+    losses are divided by one or the other.
     """
 
     tokens: Tensor  # [n, seq] int64
@@ -85,20 +86,18 @@ class Batch:
     advantages: Tensor  # [n, seq] float32
     returns: Tensor  # [n, seq] float32, what a critic should have said; 0 where there is none
     num_tokens: float
+    num_sequences: int
 
     def rows(self, index: Tensor) -> "Batch":
-        """The rows at `index` [m] int64; `num_tokens` becomes theirs."""
+        """The rows at `index` [m] int64; the counts become theirs."""
         picked = {name: getattr(self, name)[index] for name in _BATCH_TENSORS}
-        return Batch(**picked, num_tokens=float(picked["response"].sum()))
+        return Batch(**picked, num_tokens=float(picked["response"].sum()), num_sequences=len(index))
 
     def split(self, parts: int) -> list["Batch"]:
-        """Runs of rows, one a part, as equal as can be; each keeps the whole's `num_tokens`."""
+        """Runs of rows, one a part, as equal as can be; each keeps the whole's counts."""
         sizes = _sizes(len(self.tokens), parts)
         chunks = {name: getattr(self, name).split(sizes) for name in _BATCH_TENSORS}
-        return [
-            Batch(**{name: chunks[name][part] for name in _BATCH_TENSORS}, num_tokens=self.num_tokens)
-            for part in range(parts)
-        ]
+        return [replace(self, **{name: chunks[name][part] for name in _BATCH_TENSORS}) for part in range(parts)]
 
 
 def _sizes(num_rows: int, parts: int) -> list[int]:

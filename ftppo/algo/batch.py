@@ -38,6 +38,7 @@ def make_batch(
         advantages=whiten(advantages, mask) if algo.whitens else advantages,
         returns=returns,
         num_tokens=float(mask.sum()),
+        num_sequences=len(mask),
     )
     valid = mask.bool()
     kl = zero_outside(kl_per_token(scores.logprobs, scores.ref_logprobs, "k1"), valid)

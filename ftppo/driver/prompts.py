@@ -54,7 +54,7 @@ def supervised_batch(prompts: Sequence[Prompt], task: Task, tokenizer: Tokenizer
     width = rollout.max_prompt + rollout.max_response
     tokens, response = _padded(rows, width, tokenizer.pad_id), _padded(masks, width, 0).float()
     zeros = torch.zeros_like(response)
-    return Batch(tokens, response, zeros, zeros, zeros, zeros, zeros, float(response.sum()))
+    return Batch(tokens, response, zeros, zeros, zeros, zeros, zeros, float(response.sum()), len(rows))
 
 
 def _encode(prompt: Prompt, tokenizer: Tokenizer, rollout: Rollout) -> list[int]:

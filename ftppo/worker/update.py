@@ -1,8 +1,8 @@
 """Forward passes and one optimizer step. Comes in: a DP chunk of a mini-batch; goes out: scores, or new weights.
 
 A sequence runs shifted by one: position t sees token t and answers for token t + 1, so masks and per-token quantities
-are shifted to the left before they are cut over the context-parallel ranks. Losses arrive divided by the mini-batch's
-global token count, hence gradients are plain sums and neither the layout nor the micro-batch split changes them.
+are shifted to the left before they are cut over the context-parallel ranks. Each token's loss arrives divided by counts
+of the whole mini-batch, hence gradients are plain sums and neither the layout nor the micro-batch split changes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from ftppo.algo.kl import kl_per_token
-from ftppo.algo.losses import policy_loss, value_loss
+from ftppo.algo.losses import policy_loss, token_weights, value_loss
 from ftppo.config import Config
 from ftppo.types import Batch, Scores, Sequences
 from ftppo.worker.attention import unzigzag, zigzag
@@ -91,22 +91,27 @@ def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int,
     """Add up a DP chunk's policy gradients. Returns its share of the means [4]: loss, entropy, KL, clipped."""
     algo = config.algo
     rows = shift(
-        targets=batch.tokens, mask=batch.response, logprobs=batch.logprobs, ref=batch.ref_logprobs, adv=batch.advantages
+        targets=batch.tokens,
+        mask=batch.response,
+        weight=_weights(batch, config),
+        logprobs=batch.logprobs,
+        ref=batch.ref_logprobs,
+        adv=batch.advantages,
     )
 
     def loss_of(part: Shifted) -> LossFunc:
         def loss(logits: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-            mask = part["mask"]
+            mask, weight = part["mask"], part["weight"]
             logprobs, entropy = token_logprobs(logits, part["targets"], config.rollout.temperature)
             result = policy_loss(
                 logprobs, part["logprobs"], part["adv"], mask, algo.clip_low, algo.clip_high, algo.dual_clip
             )
-            entropy_sum = (entropy * mask).sum()
-            total = result.loss_sum - algo.entropy_coef * entropy_sum
+            clipped_loss = (result.per_token * weight).sum()
+            total = clipped_loss - algo.entropy_coef * (entropy * weight).sum()
             if algo.kl_place == "loss" and kl_coef > 0:
-                total = total + kl_coef * (kl_per_token(logprobs, part["ref"], algo.kl_kind) * mask).sum()
-            sums = torch.stack((result.loss_sum, entropy_sum, result.kl_sum, result.clipped_sum))
-            return total / batch.num_tokens, _one(logits), {"sums": sums.detach() / batch.num_tokens}
+                total = total + kl_coef * (kl_per_token(logprobs, part["ref"], algo.kl_kind) * weight).sum()
+            told = torch.stack(((entropy * mask).sum(), result.kl_sum, result.clipped_sum)) / batch.num_tokens
+            return total, _one(logits), {"sums": torch.cat((clipped_loss[None], told)).detach()}
 
         return loss
 
@@ -134,14 +139,14 @@ def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Tick)
 def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, tick: Tick) -> Tensor:
     """Add up a DP chunk's gradients of the critic. Returns its share of the means [2]: loss, clipped."""
     algo = config.algo
-    rows = shift(mask=batch.response, values=batch.values, returns=batch.returns)
+    rows = shift(mask=batch.response, weight=_weights(batch, config), values=batch.values, returns=batch.returns)
 
     def loss_of(part: Shifted) -> LossFunc:
         def loss(out: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
             result = value_loss(out.squeeze(-1), part["values"], part["returns"], part["mask"], algo.value_clip)
-            sums = torch.stack((result.loss_sum, result.clipped_sum))
-            total = algo.value_coef * result.loss_sum / batch.num_tokens
-            return total, _one(out), {"sums": sums.detach() / batch.num_tokens}
+            total = (result.per_token * part["weight"]).sum()
+            sums = torch.stack((total, result.clipped_sum / batch.num_tokens))
+            return algo.value_coef * total, _one(out), {"sums": sums.detach()}
 
         return loss
 
@@ -154,9 +159,13 @@ def rehearse(learners: Sequence[Learner], seq: int, config: Config, tick: Tick) 
         return  # a stage by itself has nothing to go on
     rows = config.train.micro_batch
     blank, response = torch.zeros(rows, seq), torch.ones(rows, seq)
-    batch = Batch(blank.long(), response, blank, blank, blank, blank, blank, num_tokens=float(rows * seq))
+    batch = Batch(blank.long(), response, blank, blank, blank, blank, blank, float(rows * seq), rows)
     for learner in learners:
         gradients(learner, batch, 0.0, rows, config, tick)
+
+
+def _weights(batch: Batch, config: Config) -> Tensor:
+    return token_weights(batch.response, batch.num_tokens, batch.num_sequences, config.algo.aggregate)
 
 
 def _run(

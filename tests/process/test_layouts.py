@@ -73,6 +73,19 @@ def test_layouts_agree_without_a_critic(mesh: Mesh, name: str) -> None:
     assert_equal_outcomes(run_case(mesh, case.config(LAYOUTS[name], algo=algo), wanted.batch), wanted)
 
 
+@pytest.mark.parametrize("aggregate", ["seq_mean", "token_sum"])
+def test_neither_layouts_nor_micro_batches_change_how_answers_count(
+    mesh: Mesh, observe: Observe, aggregate: str
+) -> None:
+    one = case.config(ONE)
+    algo = one.algo.model_copy(update={"aggregate": aggregate})
+    wanted = run_case(mesh, case.config(ONE, algo=algo), observe(ONE).batch)
+    assert wanted.result.policy_grad_norm != pytest.approx(observe(ONE).result.policy_grad_norm, rel=0.01)
+    assert_equal_outcomes(run_case(mesh, case.config(LAYOUTS["dp2tp2pp2"], algo=algo), wanted.batch), wanted)
+    train = one.train.model_copy(update={"micro_batch": 8})
+    assert_equal_outcomes(run_case(mesh, case.config(ONE, algo=algo, train=train), wanted.batch), wanted)
+
+
 def assert_equal_outcomes(found: Outcome, wanted: Outcome) -> None:
     for field in dataclasses.fields(wanted.scores):
         got, given = getattr(found.scores, field.name), getattr(wanted.scores, field.name)
