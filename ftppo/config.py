@@ -131,6 +131,8 @@ class Algo(Section):
     value_coef: float = Field(1.0, gt=0)
     aggregate: Literal["token_mean", "seq_mean", "token_sum"] = "token_mean"  # how tokens count; see algo/losses.py
     entropy_coef: float = Field(0.0, ge=0)
+    dynamic_rounds: int = Field(0, ge=0)  # most rounds after the first, in place of groups that compare nothing
+    importance_cap: float | None = Field(None, gt=0)  # given: advantages times min(policy / policy that drew, cap)
     whiten: bool | None = None  # advantages, over all tokens; null: those of gae and reinforce_pp
     kl_kind: Literal["k1", "k2", "k3"] = "k1"
     kl_place: Literal["reward", "loss"] = "reward"

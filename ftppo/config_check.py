@@ -127,6 +127,9 @@ def _algo(config: "Config") -> None:
     if algo.by_group:
         remedy = f"algo.advantage={algo.advantage} compares the answers to one prompt: at least 2, and better 8"
         _require(config.train.samples >= 2, "train.samples", config.train.samples, remedy)
+    if algo.dynamic_rounds:
+        remedy = f"algo.dynamic_rounds={algo.dynamic_rounds} asks whether the answers to one prompt differ: at least 2"
+        _require(config.train.samples >= 2, "train.samples", config.train.samples, remedy)
 
 
 def _task(config: "Config") -> None:

@@ -1,9 +1,11 @@
 """Data that crosses a layer, one named type each. Tensors are on the CPU here; shapes are in brackets."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -59,6 +61,27 @@ class Sequences:
     def rows(self, index: Tensor) -> "Sequences":
         """The sequences at `index` [m] int64, in that order."""
         return Sequences(self.tokens[index], self.response[index])
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Sequences and what they are worth; the answers to one prompt side by side."""
+
+    sequences: Sequences  # n of them
+    drawn: Tensor  # [n, seq] float32, log-probability of each token when it was drawn; 0 where response is 0
+    rewards: Tensor  # [n] float32
+
+    def rows(self, index: Tensor) -> "Answers":
+        """The answers at `index` [m] int64, in that order."""
+        return Answers(self.sequences.rows(index), self.drawn[index], self.rewards[index])
+
+    @classmethod
+    def join(cls, parts: Sequence["Answers"]) -> "Answers":
+        """All of them, one after the other."""
+        sequences = Sequences(
+            torch.cat([one.sequences.tokens for one in parts]), torch.cat([one.sequences.response for one in parts])
+        )
+        return cls(sequences, torch.cat([one.drawn for one in parts]), torch.cat([one.rewards for one in parts]))
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,22 @@ def token_weights(
             return mask / num_sequences
 
 
+def importance(logprobs: Tensor, drawn: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """min(exp(logprobs - drawn), cap): how much likelier training finds a token than the rollout that drew it did.
+
+    The two run other code, so their policies differ a little, and advantages times this make up for it (Yao et al.
+    2025, truncated importance sampling). Being at least 0, it may be multiplied in before the loss is clipped.
+
+    Args:
+        logprobs, drawn: [n, seq] float32. mask: [n, seq], 0 or 1.
+
+    Returns:
+        [n, seq] float32; what is outside the mask does not matter.
+    """
+    log_ratio = zero_outside(logprobs - drawn, mask.bool()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return log_ratio.exp().clamp(max=cap)
+
+
 def policy_loss(
     logprobs: Tensor,
     old_logprobs: Tensor,

@@ -13,17 +13,18 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ftppo.algo.batch import make_batch
+from ftppo.algo.groups import chosen, differing, enough
 from ftppo.algo.kl import next_coef
 from ftppo.algo.schedule import learning_rate
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.mesh import Call, CallPhase, Mesh
-from ftppo.driver.prompts import assemble, encode_prompts, supervised_batch
+from ftppo.driver.prompts import assemble, drawn_logprobs, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
 from ftppo.rng import generator
 from ftppo.tasks.base import Task
 from ftppo.tasks.tokenizer import Tokenizer
-from ftppo.types import Batch, DriverState, Prompt, RolloutResult, Sequences, StepResult, StepSpec
+from ftppo.types import Answers, Batch, DriverState, Prompt, RolloutResult, StepResult, StepSpec
 
 AHEAD = 1  # steps that wait at the actors behind the one under way, so that these never wait for the driver
 
@@ -55,8 +56,7 @@ class Iteration:
 
     shop: Workshop
     state: DriverState
-    sequences: Sequences | None = None
-    rewards: torch.Tensor | None = None  # [n] float32
+    rounds: list[Answers] = field(default_factory=list)  # one, or more with algo.dynamic_rounds
     batch: Batch | None = None
     results: list[StepResult] = field(default_factory=list)
     stats: dict[str, float] = field(default_factory=dict)
@@ -64,12 +64,12 @@ class Iteration:
 
     def run(self) -> DriverState:
         """Do what is left to do. Raises GenerationBroken."""
-        if self.sequences is None:
+        while not self._drawn_enough():
             with self._timed("rollout"):
-                self.sequences = self._rollout()
+                self.rounds.append(self._rollout())
         if self.batch is None:
             with self._timed("score"):
-                self.batch = self._score(self.sequences)
+                self.batch = self._score()
         with self._timed("update"):
             self._update(self.batch)
         assert len(self.results) == self.shop.num_steps, "optimizer steps are epochs x mini-batches"
@@ -85,7 +85,9 @@ class Iteration:
             step=self.state.step + len(self.results),
             reward_mean=self.stats["reward"],
             reward_std=self.stats["reward_std"],
+            differing=self.stats.get("differing"),
             kl=self.stats["kl"],
+            rollout_kl=self.stats["rollout_kl"],
             kl_coef=self.state.kl_coef,
             response_length=self.stats["response_length"],
             tokens_per_s=self.stats["tokens"] / max(seconds, 1e-9),
@@ -97,14 +99,19 @@ class Iteration:
             **mean,
         )
 
-    def _rollout(self) -> Sequences:
+    def _drawn_enough(self) -> bool:
+        train = self.shop.config.train
+        return enough(self.rounds, train.samples, train.prompts, self.shop.config.algo.dynamic_rounds)
+
+    def _rollout(self) -> Answers:
+        """One more round: as many prompts as an iteration has."""
         shop, train = self.shop, self.shop.config.train
-        prompts = [shop.task.prompt(self.state.cursor + index) for index in range(train.prompts)]
+        prompts = [shop.task.prompt(self._cursor + index) for index in range(train.prompts)]
         request = encode_prompts(prompts, train.samples, self.state.iteration, shop.tokenizer, shop.config.rollout)
         result: RolloutResult = self._mesh.call("rollout", rows=request, via="mesh_shared", phase="rollout")
-        self.stats["tokens"] = float(result.lengths.sum())
-        self.rewards = self._judge(prompts, result)
-        return assemble(request, result, shop.tokenizer.pad_id, shop.config.rollout)
+        self.stats["tokens"] = self.stats.get("tokens", 0.0) + float(result.lengths.sum())
+        sequences = assemble(request, result, shop.tokenizer.pad_id, shop.config.rollout)
+        return Answers(sequences, drawn_logprobs(result, sequences), self._judge(prompts, result))
 
     def _judge(self, prompts: list[Prompt], result: RolloutResult) -> torch.Tensor:
         samples = self.shop.config.train.samples
@@ -114,14 +121,15 @@ class Iteration:
         ]
         return torch.tensor([self.shop.task.score(prompts[row // samples], text) for row, text in enumerate(answers)])
 
-    def _score(self, sequences: Sequences) -> Batch:
-        scores = self._mesh.call("score", rows=sequences, via="mesh", phase="score")
-        assert self.rewards is not None
-        config = self.shop.config
-        batch, stats = make_batch(
-            sequences, scores, self.rewards, config.train.samples, config.algo, self.state.kl_coef
-        )
-        self.stats |= stats
+    def _score(self) -> Batch:
+        train, algo = self.shop.config.train, self.shop.config.algo
+        answers = chosen(self.rounds, train.samples, train.prompts)
+        scores = self._mesh.call("score", rows=answers.sequences, via="mesh", phase="score")
+        batch, stats = make_batch(answers, scores, train.samples, algo, self.state.kl_coef)
+        rewards = torch.cat([one.rewards for one in self.rounds])  # of all: that is how good the policy is
+        self.stats |= stats | {"reward": float(rewards.mean()), "reward_std": float(rewards.std(correction=0))}
+        if train.samples > 1:
+            self.stats["differing"] = float(differing(rewards, train.samples).float().mean())
         return batch
 
     def _update(self, batch: Batch) -> None:
@@ -182,7 +190,7 @@ class Iteration:
             state,
             iteration=state.iteration + 1,
             step=state.step + len(self.results),
-            cursor=state.cursor + self.shop.config.train.prompts,
+            cursor=self._cursor,
             kl_coef=coef,
             first_reward=reward if state.first_reward is None else state.first_reward,
             last_reward=reward,
@@ -192,6 +200,11 @@ class Iteration:
     def _mesh(self) -> Mesh:
         assert self.shop.mesh is not None, "no generation stands"
         return self.shop.mesh
+
+    @property
+    def _cursor(self) -> int:
+        """Prompts taken from the task's stream by now."""
+        return self.state.cursor + len(self.rounds) * self.shop.config.train.prompts
 
     def _ppo_step(self, number: int) -> int:
         return self.state.step - self.state.warmup_done + number

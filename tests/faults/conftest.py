@@ -15,12 +15,11 @@ RECIPES = {
     "dp2tp2": ("experiment=smoke", "parallel=dp2tp2", "train.iterations=15", "train.epochs=2"),
     "grpo": (
         "experiment=smoke",
-        "parallel=dp2",
         "algo=grpo",
         "algo.kl_coef=0.04",
+        "algo.dynamic_rounds=2",
         "train.samples=4",
         "train.iterations=5",
-        "train.mini_batch=16",
         "task.reward=tests.faults.rewards.lower",
     ),
 }

@@ -4,5 +4,5 @@ from typing import Any
 
 
 def lower(answer: str, entry: dict[str, Any]) -> float:
-    """The share of lower-case letters in the answer, in tenths."""
-    return round(sum(letter.islower() for letter in answer) / max(len(answer), 1), 1)
+    """1 for an answer that begins with a lower-case letter."""
+    return float(answer[:1].islower())

@@ -30,6 +30,7 @@ def test_grpo_ends_as_if_nothing_had_happened(sandbox: Sandbox, tmp_path: Path, 
     assert (done.summary.state_digest, done.summary.reward) == (wanted.state_digest, wanted.reward)
     steps = done.rows("step")
     assert min(row["policy_grad_norm"] for row in steps) > 0, "answers to a prompt differ in worth"
+    assert min(row["differing"] for row in done.rows("iteration")) < 1, "some are drawn in place of others"
     assert {(row["value_loss"], row["critic_grad_norm"]) for row in steps} == {(None, None)}
 
 

@@ -87,6 +87,7 @@ def test_one_key(raw: dict[str, Any], key: str, remedy: str) -> None:
         ({"algo": {"kl_target": 0.1}}, "algo.kl_coef", "algo.kl_coef > 0"),
         ({"algo": {"advantage": "grpo"}}, "train.samples", "algo.advantage=grpo compares"),
         ({"algo": {"advantage": "rloo"}}, "train.samples", "at least 2"),
+        ({"algo": {"dynamic_rounds": 2}}, "train.samples", "algo.dynamic_rounds=2 asks"),
         ({"task": {"kind": "jsonl"}}, "task.path", "name it"),
         ({"task": {"kind": "jsonl", "path": "nowhere.jsonl"}}, "task.path", "no such file"),
         ({"task": {"path": "x.jsonl"}}, "task.path", "task.kind=jsonl only"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ftppo.algo.losses import policy_loss, token_weights, value_loss
+from ftppo.algo.losses import importance, policy_loss, token_weights, value_loss
 
 Aggregate = Literal["token_mean", "seq_mean", "token_sum"]
 AGGREGATES: tuple[Aggregate, ...] = ("token_mean", "seq_mean", "token_sum")
@@ -58,6 +58,23 @@ def test_clipped_tokens_have_no_gradient_and_others_minus_advantage_times_ratio(
         new, torch.zeros(1, 2), torch.tensor([[2.0, 2.0]]), torch.ones(1, 2), 0.2, 0.2, 3.0
     ).per_token.sum().backward()
     torch.testing.assert_close(new.grad, torch.tensor([[0.0, -2.2]]))
+
+
+def test_importance_is_truncated_from_above_and_blind_to_what_is_masked() -> None:
+    now = torch.tensor([[math.log(0.5), math.log(0.9), 0.0, math.nan]])
+    drawn = torch.tensor([[0.0, math.log(0.3), -99.0, 0.0]])
+    mask = torch.tensor([[1.0, 1.0, 1.0, 0.0]])
+    got = importance(now, drawn, mask, 2.0)
+    torch.testing.assert_close(got[:, :3], torch.tensor([[0.5, 2.0, 2.0]]))
+    assert torch.isfinite(got).all()
+    assert importance(now, drawn, mask, 1e12)[0, 2].item() == pytest.approx(math.exp(20.0))
+
+
+def test_an_advantage_times_its_importance_is_a_loss_times_it() -> None:
+    now, old, advantages, mask = _rows()
+    weight = importance(now, old, mask, 1.5)
+    scaled = policy_loss(now, old, advantages * weight, mask, 0.2, 0.28, 3.0).per_token
+    torch.testing.assert_close(scaled, policy_loss(now, old, advantages, mask, 0.2, 0.28, 3.0).per_token * weight)
 
 
 def test_value_loss() -> None:

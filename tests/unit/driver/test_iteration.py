@@ -83,8 +83,8 @@ def test_prompts_come_from_the_cursor_and_rewards_go_to_their_rows() -> None:
     assert asked == [f"p{40 + number // 2}" for number in range(NUM_ROWS)]
     assert request.sample.tolist() == list(range(80, 88)) and request.iteration == STATE.iteration
     # every answer is as long as its sample says; bytes above 127 may join to fewer characters
-    assert iteration.rewards is not None
-    assert iteration.rewards.floor().tolist() == [40 + number // 2 for number in range(NUM_ROWS)]
+    (answers,) = iteration.rounds
+    assert answers.rewards.floor().tolist() == [40 + number // 2 for number in range(NUM_ROWS)]
 
 
 def test_where_the_run_stands_afterwards() -> None:
@@ -132,8 +132,9 @@ def test_metrics_are_means_over_the_steps_and_seconds_of_the_phases() -> None:
     num_tokens = sum(1 + sample % 4 for sample in range(80, 88))
     assert found.tokens_per_s == num_tokens / (ROLLOUT_S + SCORE_S + NUM_STEPS * STEP_S)
     assert found.response_length == num_tokens / NUM_ROWS
-    assert iteration.rewards is not None and found.reward_mean == pytest.approx(float(iteration.rewards.mean()))
-    assert found.reward_std == pytest.approx(float(iteration.rewards.std(correction=0)))
+    rewards = iteration.rounds[0].rewards
+    assert found.reward_mean == pytest.approx(float(rewards.mean()))
+    assert found.reward_std == pytest.approx(float(rewards.std(correction=0)))
     assert found.kl == pytest.approx(0.25)
 
 
@@ -145,6 +146,11 @@ def test_phases_are_told_in_order_with_the_step() -> None:
     Iteration(shop, STATE).run()
     assert [phase for phase, _ in told] == ["rollout", "score", *["update"] * (1 + NUM_STEPS)]
     assert [detail for _, detail in told if detail] == [f"step {number}/{NUM_STEPS}" for number in range(1, 7)]
+
+
+def test_the_share_of_prompts_whose_answers_differ_is_told_where_there_are_several() -> None:
+    assert run()[1].metrics().differing == 1.0
+    assert run(train=TRAIN.model_copy(update={"prompts": 8, "samples": 1}))[1].metrics().differing is None
 
 
 def test_a_warm_up_step_moves_step_cursor_and_nothing_else() -> None:
