@@ -110,6 +110,7 @@ class Batch:
     returns: Tensor  # [n, seq] float32, what a critic should have said; 0 where there is none
     num_tokens: float
     num_sequences: int
+    num_micro: int = 0  # micro-batches of each DP rank, where they are cut by length
 
     def rows(self, index: Tensor) -> "Batch":
         """The rows at `index` [m] int64; the counts become theirs."""
@@ -121,6 +122,11 @@ class Batch:
         sizes = _sizes(len(self.tokens), parts)
         chunks = {name: getattr(self, name).split(sizes) for name in _BATCH_TENSORS}
         return [replace(self, **{name: chunks[name][part] for name in _BATCH_TENSORS}) for part in range(parts)]
+
+
+def lengths_of(response: Tensor) -> list[int]:
+    """Tokens of each sequence up to the last of its response [n, seq]: what is behind is padding."""
+    return (response.shape[1] - response.flip(1).argmax(dim=1)).tolist()
 
 
 def _sizes(num_rows: int, parts: int) -> list[int]:

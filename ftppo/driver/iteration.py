@@ -19,9 +19,9 @@ from ftppo.algo.schedule import learning_rate
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.mesh import Call, CallPhase, Mesh
+from ftppo.driver.minibatch import mini_batch
 from ftppo.driver.prompts import assemble, drawn_logprobs, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
-from ftppo.rng import generator
 from ftppo.tasks.base import Task
 from ftppo.tasks.tokenizer import Tokenizer
 from ftppo.types import Answers, Batch, DriverState, Prompt, RolloutResult, StepResult, StepSpec
@@ -157,12 +157,10 @@ class Iteration:
             shop.at_boundary()
 
     def _start(self, number: int, batch: Batch, final: bool = False) -> "_Step":
-        """Ask for a step: each epoch shuffles anew."""
-        shop, train = self.shop, self.shop.config.train
-        num_rows, last = batch.tokens.shape[0], train.iterations * shop.num_steps
-        epoch, mini = divmod(number, num_rows // train.mini_batch)
-        order = torch.randperm(num_rows, generator=generator(shop.config.seed, self.state.iteration, "shuffle", epoch))
-        rows = order[mini * train.mini_batch : (mini + 1) * train.mini_batch]
+        """Ask for a step."""
+        shop, train, mesh = self.shop, self.shop.config.train, self._mesh
+        last = train.iterations * shop.num_steps
+        rows = mini_batch(batch, number, self.state.iteration, shop.config, mesh.roster.layout.dp)
         ppo_step = self._ppo_step(number)
         spec = StepSpec(
             step=self.state.step + number,
@@ -176,7 +174,7 @@ class Iteration:
         )
         # Faults configured for the update strike in its middle step.
         phase: CallPhase = "update" if number == shop.num_steps // 2 and not final else "update.other"
-        return _Step(spec, self._mesh.start("ppo_step", spec, rows=batch.rows(rows), via="mesh_first", phase=phase))
+        return _Step(spec, mesh.start("ppo_step", spec, rows=rows, via="mesh_first", phase=phase))
 
     def _after(self) -> DriverState:
         algo, state = self.shop.config.algo, self.state

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.config import Config
+from ftppo.plan.packing import Pack, by_length, even
 from ftppo.plan.topology import Layout
-from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
+from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec, lengths_of
 from ftppo.worker import update
 from ftppo.worker.beacon import Progress
 from ftppo.worker.device import Device
@@ -115,13 +115,13 @@ class Engine:
         """Log-probabilities, those of the reference and values of a DP chunk; None but on the last pipeline stage."""
         self.progress.enter("score")
         modules = {name: self._module(name) for name in self.models}
-        return update.scores_of(modules, sequences, self._micro(sequences.tokens), self.config, self.progress.tick)
+        return update.scores_of(modules, sequences, self._packs(sequences), self.config, self.progress.tick)
 
     def warmup_step(self, spec: StepSpec, batch: Batch) -> StepResult:
         """One supervised step of the policy on given answers."""
         self.progress.enter("update", spec.step)
         zero_gradients(self.policy)
-        sums = update.supervised_gradients(self.policy, batch, self._micro(batch.tokens), self.progress.tick)
+        sums = update.supervised_gradients(self.policy, batch, self._packs(batch), self.progress.tick)
         self._poison_if_asked()
         norms, means = agree([self.policy], sums)
         moved = self._move((self.policy, norms[0], spec.policy_lr))
@@ -147,12 +147,11 @@ class Engine:
             assert not spec.final, f"version {spec.version} cannot follow {self.version}"
             return OUT_OF_TURN
         self.progress.enter("update", spec.step)
-        micro = self._micro(batch.tokens)
-        learners = self.learners
+        packs, learners = self._packs(batch, batch.num_micro), self.learners
         for learner in learners:
             zero_gradients(learner)
         sums = [
-            update.gradients(learner, batch, spec.kl_coef, micro, self.config, self.progress.tick)
+            update.gradients(learner, batch, spec.kl_coef, packs, self.config, self.progress.tick)
             for learner in learners
         ]
         self._poison_if_asked()
@@ -269,10 +268,12 @@ class Engine:
         parts = [part for learner in self.learners for part in learner_parts(learner, writes)]
         return parts + (model_parts(self.models["reference"], "reference.") if "reference" in self.models else [])
 
-    def _micro(self, rows: Tensor) -> int:
-        """The largest micro-batch, up to the configured one, that divides these rows."""
-        num = rows.shape[0]
-        return next(size for size in range(min(self.config.train.micro_batch, num), 0, -1) if num % size == 0)
+    def _packs(self, given: Batch | Sequences, at_least: int = 1) -> list[Pack]:
+        """The micro-batches of these rows."""
+        train = self.config.train
+        if train.micro_tokens is None:
+            return even(len(given.tokens), train.micro_batch, self.seq)
+        return by_length(lengths_of(given.response), train.micro_tokens, self.config.length_unit, at_least)
 
     def _poison_if_asked(self) -> None:
         if self.progress.poisoned:

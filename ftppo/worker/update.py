@@ -15,6 +15,7 @@ from torch import Tensor
 from ftppo.algo.kl import kl_per_token
 from ftppo.algo.losses import policy_loss, token_weights, value_loss
 from ftppo.config import Config
+from ftppo.plan.packing import Pack, even
 from ftppo.types import Batch, Scores, Sequences
 from ftppo.worker.attention import unzigzag, zigzag
 from ftppo.worker.logits import token_logprobs
@@ -31,7 +32,7 @@ def shift(**fields: Tensor) -> Shifted:
 
 
 def scores_of(
-    models: Mapping[str, torch.nn.Module], sequences: Sequences, micro: int, config: Config, tick: Tick
+    models: Mapping[str, torch.nn.Module], sequences: Sequences, packs: Sequence[Pack], config: Config, tick: Tick
 ) -> Scores | None:
     """What policy, reference and critic say about this DP chunk, as far as they are among `models`.
 
@@ -41,7 +42,7 @@ def scores_of(
     for name, kind in (("policy", "logprobs"), ("reference", "logprobs"), ("critic", "values")):
         if name in models:
             tick("forward")
-            found[name] = forward_scores(models[name], sequences, kind, micro, config)
+            found[name] = forward_scores(models[name], sequences, kind, packs, config)
     logprobs, reference, values = (found.get(name) for name in ("policy", "reference", "critic"))
     if logprobs is None:
         return None
@@ -53,7 +54,7 @@ def scores_of(
 
 
 def forward_scores(
-    model: torch.nn.Module, sequences: Sequences, kind: str, micro: int, config: Config
+    model: torch.nn.Module, sequences: Sequences, kind: str, packs: Sequence[Pack], config: Config
 ) -> Tensor | None:
     """Log-probabilities (`kind` "logprobs") or values ("values") [n, seq] float32 of this DP chunk.
 
@@ -71,23 +72,29 @@ def forward_scores(
 
     model.eval()
     with torch.no_grad():
-        store = _run(model, sequences.tokens, rows, micro, loss_of, forward_only=True)
+        store = _run(model, sequences.tokens, rows, packs, loss_of, forward_only=True)
     model.train()
     if not parallel_state.is_pipeline_last_stage():
         return None
-    local = torch.cat([item["out"] for item in store]).float()
-    whole = torch.roll(_gather_sequence(local), 1, dims=1).cpu()
+    whole = torch.zeros_like(sequences.response)
+    for pack, item in zip(packs, store, strict=True):
+        found = torch.roll(_gather_sequence(item["out"].float()), 1, dims=1)
+        whole[list(pack.rows), : pack.width] = found.cpu()
     return whole * sequences.response
 
 
-def gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Tick) -> Tensor:
+def gradients(
+    learner: Learner, batch: Batch, kl_coef: float, packs: Sequence[Pack], config: Config, tick: Tick
+) -> Tensor:
     """Add up the gradients of a DP chunk. Returns its share of the means: 4 of the policy, 2 of the critic."""
     if learner.role == "critic":
-        return value_gradients(learner, batch, micro, config, tick)
-    return policy_gradients(learner, batch, kl_coef, micro, config, tick)
+        return value_gradients(learner, batch, packs, config, tick)
+    return policy_gradients(learner, batch, kl_coef, packs, config, tick)
 
 
-def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int, config: Config, tick: Tick) -> Tensor:
+def policy_gradients(
+    learner: Learner, batch: Batch, kl_coef: float, packs: Sequence[Pack], config: Config, tick: Tick
+) -> Tensor:
     """Add up a DP chunk's policy gradients. Returns its share of the means [4]: loss, entropy, KL, clipped."""
     algo = config.algo
     rows = shift(
@@ -115,11 +122,11 @@ def policy_gradients(learner: Learner, batch: Batch, kl_coef: float, micro: int,
 
         return loss
 
-    store = _run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick)
+    store = _run(learner.model, batch.tokens, rows, packs, loss_of, forward_only=False, tick=tick)
     return _sums(store, 4)
 
 
-def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Tick) -> Tensor:
+def supervised_gradients(learner: Learner, batch: Batch, packs: Sequence[Pack], tick: Tick) -> Tensor:
     """Add up the gradients of the mean negative log-likelihood of the responses. Returns as `policy_gradients`."""
     rows = shift(targets=batch.tokens, mask=batch.response)
 
@@ -133,10 +140,10 @@ def supervised_gradients(learner: Learner, batch: Batch, micro: int, tick: Tick)
 
         return loss
 
-    return _sums(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 4)
+    return _sums(_run(learner.model, batch.tokens, rows, packs, loss_of, forward_only=False, tick=tick), 4)
 
 
-def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, tick: Tick) -> Tensor:
+def value_gradients(learner: Learner, batch: Batch, packs: Sequence[Pack], config: Config, tick: Tick) -> Tensor:
     """Add up a DP chunk's gradients of the critic. Returns its share of the means [2]: loss, clipped."""
     algo = config.algo
     rows = shift(mask=batch.response, weight=_weights(batch, config), values=batch.values, returns=batch.returns)
@@ -150,18 +157,19 @@ def value_gradients(learner: Learner, batch: Batch, micro: int, config: Config, 
 
         return loss
 
-    return _sums(_run(learner.model, batch.tokens, rows, micro, loss_of, forward_only=False, tick=tick), 2)
+    return _sums(_run(learner.model, batch.tokens, rows, packs, loss_of, forward_only=False, tick=tick), 2)
 
 
 def rehearse(learners: Sequence[Learner], seq: int, config: Config, tick: Tick) -> None:
     """Go forward and backward once, on nothing and alone: what is made at first use is there when a slot is taken."""
     if parallel_state.get_pipeline_model_parallel_world_size() > 1:
         return  # a stage by itself has nothing to go on
-    rows = config.train.micro_batch
+    train = config.train
+    rows = train.micro_batch if train.micro_tokens is None else train.micro_tokens // seq
     blank, response = torch.zeros(rows, seq), torch.ones(rows, seq)
     batch = Batch(blank.long(), response, blank, blank, blank, blank, blank, float(rows * seq), rows)
     for learner in learners:
-        gradients(learner, batch, 0.0, rows, config, tick)
+        gradients(learner, batch, 0.0, even(rows, rows, seq), config, tick)
 
 
 def _weights(batch: Batch, config: Config) -> Tensor:
@@ -172,17 +180,13 @@ def _run(
     model: torch.nn.Module,
     tokens: Tensor,
     rows: Shifted,
-    micro: int,
+    packs: Sequence[Pack],
     loss_of: Callable[[Shifted], LossFunc],
     forward_only: bool,
     tick: Tick | None = None,
 ) -> list[dict[str, Tensor]]:
     """Megatron-Core's schedule over the micro-batches of this chunk; what the loss functions report (last stage)."""
     device = next(model.parameters()).device
-    num_micro = tokens.shape[0] // micro
-    assert num_micro * micro == tokens.shape[0], (
-        f"{tokens.shape[0]} sequences do not split into micro-batches of {micro}"
-    )
 
     def forward_step(batches: Iterator[tuple[Tensor, Shifted]], stage: torch.nn.Module) -> tuple[Tensor, LossFunc]:
         if tick is not None:
@@ -196,22 +200,27 @@ def _run(
 
     return get_forward_backward_func()(
         forward_step_func=forward_step,
-        data_iterator=_micro_batches(tokens, rows, micro, device),
+        data_iterator=_micro_batches(tokens, rows, packs, device),
         model=[model],
-        num_microbatches=num_micro,
-        seq_length=tokens.shape[1],  # Megatron-Core itself divides it by cp and tp
-        micro_batch_size=micro,
+        num_microbatches=len(packs),
+        seq_length=packs[0].width,  # Megatron-Core itself divides it by cp and tp
+        micro_batch_size=len(packs[0].rows),
         forward_only=forward_only,
     )
 
 
-def _micro_batches(tokens: Tensor, rows: Shifted, micro: int, device: torch.device) -> Iterator[tuple[Tensor, Shifted]]:
+def _micro_batches(
+    tokens: Tensor, rows: Shifted, packs: Sequence[Pack], device: torch.device
+) -> Iterator[tuple[Tensor, Shifted]]:
     rank = parallel_state.get_context_parallel_rank()
     size = parallel_state.get_context_parallel_world_size()
-    for start in range(0, tokens.shape[0], micro):
-        cut = slice(start, start + micro)
-        ids = zigzag(tokens[cut], rank, size, 1).to(device)
-        yield ids, {name: zigzag(row[cut], rank, size, 1).to(device) for name, row in rows.items()}
+    for pack in packs:
+        picked = torch.tensor(pack.rows)
+
+        def part(field: Tensor, picked: Tensor = picked, width: int = pack.width) -> Tensor:
+            return zigzag(field[picked, :width], rank, size, 1).to(device)
+
+        yield part(tokens), {name: part(row) for name, row in rows.items()}
 
 
 def _gather_sequence(local: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-NAMES = ("update", "rollout", "recovery", "scale")
+NAMES = ("update", "padding", "rollout", "recovery", "scale")
 INTERRUPTED = 130
 
 
@@ -44,6 +44,8 @@ def _benchmark(name: str, rounds: int) -> str:
     # Here, not above: processes of a benchmark import this module again, and need no Ray.
     if name == "update":
         from tests.bench.update import compare
+    elif name == "padding":
+        from tests.bench.padding import compare
     elif name == "rollout":
         from tests.bench.rollout import compare
     elif name == "recovery":

@@ -18,6 +18,7 @@ RECIPES = {
         "algo=grpo",
         "algo.kl_coef=0.04",
         "algo.dynamic_rounds=2",
+        "train.micro_tokens=96",
         "train.samples=4",
         "train.iterations=5",
         "task.reward=tests.faults.rewards.lower",

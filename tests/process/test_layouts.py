@@ -5,8 +5,10 @@ import math
 
 import pytest
 
+from ftppo.driver.minibatch import mini_batch
+from ftppo.plan.packing import by_length
 from ftppo.plan.topology import Layout
-from ftppo.types import StepResult
+from ftppo.types import StepResult, lengths_of
 from tests.process import calls, case
 from tests.process.case import LAYOUTS, ONE, difference
 from tests.process.mesh import Mesh
@@ -84,6 +86,20 @@ def test_neither_layouts_nor_micro_batches_change_how_answers_count(
     assert_equal_outcomes(run_case(mesh, case.config(LAYOUTS["dp2tp2pp2"], algo=algo), wanted.batch), wanted)
     train = one.train.model_copy(update={"micro_batch": 8})
     assert_equal_outcomes(run_case(mesh, case.config(ONE, algo=algo, train=train), wanted.batch), wanted)
+
+
+@pytest.mark.parametrize("name", ["one", "pp2", "tp2cp2", "dp2tp2pp2"])
+def test_micro_batches_by_length_change_nothing(mesh: Mesh, observe: Observe, name: str) -> None:
+    layout = LAYOUTS.get(name, ONE)
+    train = case.config(ONE).train.model_copy(update={"micro_tokens": 2 * case.SEQ, "mini_batch": case.NUM})
+    config = case.config(layout, train=train)
+    batch = mini_batch(observe(ONE).batch, 0, 0, config, layout.dp)
+    widths = {pack.width for pack in by_length(lengths_of(batch.response), 2 * case.SEQ, config.length_unit)}
+    assert len(widths) > 1 and min(widths) < case.SEQ
+    found = run_case(mesh, config, batch)
+    assert_equal_outcomes(found, observe(ONE))
+    assert found.result.policy_loss == pytest.approx(observe(ONE).result.policy_loss, rel=1e-5, abs=1e-6)
+    assert found.result.value_loss == pytest.approx(observe(ONE).result.value_loss, rel=1e-5)
 
 
 def assert_equal_outcomes(found: Outcome, wanted: Outcome) -> None:
