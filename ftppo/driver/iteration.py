@@ -9,6 +9,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -39,6 +40,7 @@ class Workshop:
     clock: Clock
     on_phase: Callable[[str, str], None]  # phase, detail
     on_step: Callable[[StepSpec, StepResult], None]
+    on_batch: Callable[["Iteration"], None]  # its batch is made: from here on it cannot be made again
     boundary_due: Callable[[], bool]  # whether something waits for a moment in which no step is under way
     at_boundary: Callable[[], None]  # does it
     mesh: Mesh | None = None
@@ -56,7 +58,8 @@ class Iteration:
 
     shop: Workshop
     state: DriverState
-    rounds: list[Answers] = field(default_factory=list)  # one, or more with algo.dynamic_rounds
+    rounds: list[Answers] = field(default_factory=list)  # until there is a batch; several with algo.dynamic_rounds
+    rewards: torch.Tensor | None = None  # [n] float32, of all that was drawn, from then on
     batch: Batch | None = None
     results: list[StepResult] = field(default_factory=list)
     stats: dict[str, float] = field(default_factory=dict)
@@ -64,16 +67,25 @@ class Iteration:
 
     def run(self) -> DriverState:
         """Do what is left to do. Raises GenerationBroken."""
-        while not self._drawn_enough():
+        while self.batch is None and not self._drawn_enough():
             with self._timed("rollout"):
                 self.rounds.append(self._rollout())
         if self.batch is None:
             with self._timed("score"):
                 self.batch = self._score()
+            self.shop.on_batch(self)
         with self._timed("update"):
             self._update(self.batch)
         assert len(self.results) == self.shop.num_steps, "optimizer steps are epochs x mini-batches"
-        return self._after()
+        return self.after()
+
+    def steps(self) -> list[tuple[StepSpec, StepResult]]:
+        """The steps done."""
+        return [(self.spec(number), result) for number, result in enumerate(self.results)]
+
+    def keepsake(self) -> dict[str, Any]:
+        """All that another driver needs to go on with this iteration, besides a Workshop and the steps' results."""
+        return {name: value for name, value in vars(self).items() if name not in ("shop", "results")}
 
     def metrics(self) -> IterationMetrics:
         """Scalars of the finished iteration."""
@@ -126,10 +138,14 @@ class Iteration:
         answers = chosen(self.rounds, train.samples, train.prompts)
         scores = self._mesh.call("score", rows=answers.sequences, via="mesh", phase="score")
         batch, stats = make_batch(answers, scores, train.samples, algo, self.state.kl_coef)
-        rewards = torch.cat([one.rewards for one in self.rounds])  # of all: that is how good the policy is
-        self.stats |= stats | {"reward": float(rewards.mean()), "reward_std": float(rewards.std(correction=0))}
+        self.rewards = torch.cat([one.rewards for one in self.rounds])
+        self.rounds.clear()
+        self.stats |= stats | {
+            "reward": float(self.rewards.mean()),
+            "reward_std": float(self.rewards.std(correction=0)),
+        }
         if train.samples > 1:
-            self.stats["differing"] = float(differing(rewards, train.samples).float().mean())
+            self.stats["differing"] = float(differing(self.rewards, train.samples).float().mean())
         return batch
 
     def _update(self, batch: Batch) -> None:
@@ -158,11 +174,17 @@ class Iteration:
 
     def _start(self, number: int, batch: Batch, final: bool = False) -> "_Step":
         """Ask for a step."""
-        shop, train, mesh = self.shop, self.shop.config.train, self._mesh
-        last = train.iterations * shop.num_steps
-        rows = mini_batch(batch, number, self.state.iteration, shop.config, mesh.roster.layout.dp)
-        ppo_step = self._ppo_step(number)
-        spec = StepSpec(
+        config, mesh, spec = self.shop.config, self._mesh, self.spec(number, final)
+        rows = mini_batch(batch, number, self.state.iteration, config, mesh.roster.layout.dp)
+        # Faults configured for the update strike in its middle step.
+        phase: CallPhase = "update" if number == self.shop.num_steps // 2 and not final else "update.other"
+        return _Step(spec, mesh.start("ppo_step", spec, rows=rows, via="mesh_first", phase=phase))
+
+    def spec(self, number: int, final: bool = False) -> StepSpec:
+        """Of the step with this number in the iteration."""
+        train, ppo_step = self.shop.config.train, self._ppo_step(number)
+        last = train.iterations * self.shop.num_steps
+        return StepSpec(
             step=self.state.step + number,
             iteration=self.state.iteration,
             kind="ppo",
@@ -172,11 +194,9 @@ class Iteration:
             version=self.state.version + number + 1,
             final=final,
         )
-        # Faults configured for the update strike in its middle step.
-        phase: CallPhase = "update" if number == shop.num_steps // 2 and not final else "update.other"
-        return _Step(spec, mesh.start("ppo_step", spec, rows=rows, via="mesh_first", phase=phase))
 
-    def _after(self) -> DriverState:
+    def after(self) -> DriverState:
+        """Where the run stands once all is done."""
         algo, state = self.shop.config.algo, self.state
         assert self.batch is not None
         num_samples = self.batch.tokens.shape[0]
@@ -202,7 +222,9 @@ class Iteration:
     @property
     def _cursor(self) -> int:
         """Prompts taken from the task's stream by now."""
-        return self.state.cursor + len(self.rounds) * self.shop.config.train.prompts
+        train = self.shop.config.train
+        num_drawn = len(self.rounds) * train.prompts if self.rewards is None else len(self.rewards) // train.samples
+        return self.state.cursor + num_drawn
 
     def _ppo_step(self, number: int) -> int:
         return self.state.step - self.state.warmup_done + number

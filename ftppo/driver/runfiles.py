@@ -2,6 +2,8 @@
 metrics.jsonl, TensorBoard files, config.json, summary.json. A resumed run goes on in the same files.
 """
 
+import contextlib
+import fcntl
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from ftppo.clock import Clock
 from ftppo.driver.jsonfiles import JsonLines, read_lines, to_json, write_atomic
 from ftppo.driver.record import CheckpointRecord, IterationMetrics, RecoveryRecord, Stamp, Summary
 from ftppo.driver.scalars import ScalarWriter
+from ftppo.errors import ConfigError
 
 if TYPE_CHECKING:
     from ftppo.types import StepResult, StepSpec
@@ -20,7 +23,7 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CONFIG = "config.json"
 REPORT = "report.html"
-
+LOCK = ".driver.lock"  # held by the driver that writes here; the system lets go of it whatever ends the driver
 
 BEGUN, ENDED = "driver_begun", "driver_ended"  # events; the second is missing where a driver was lost
 
@@ -28,8 +31,8 @@ BEGUN, ENDED = "driver_begun", "driver_ended"  # events; the second is missing w
 class RunFiles:
     """Writers of one run. `at` says where the run stands; every line written after it carries that stamp.
 
-    `driver_was_lost`: whether the driver before this one ended without a word; `num_steps_known` are the optimizer
-    steps that were committed before.
+    `driver_was_lost`: whether the driver before this one ended without a word; `num_steps_known` optimizer
+    steps were committed before, and `num_iterations_known` iterations finished.
     """
 
     def __init__(self, folder: Path, clock: Clock, resume: bool) -> None:
@@ -46,6 +49,7 @@ class RunFiles:
         told = [row["event"] for row in read_lines(folder / EVENTS) if row.get("event") in (BEGUN, ENDED)]
         self.driver_was_lost = told[-1:] == [BEGUN]
         self.num_steps_known = max((row["step"] + 1 for row in self._rows("step", "warmup")), default=0)
+        self.num_iterations_known = max((row["iteration"] + 1 for row in self._rows("iteration")), default=0)
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +126,19 @@ class RunFiles:
 
     def _read[T](self, kind: str, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
         return tuple(build(row) for row in self._rows(kind))
+
+
+@contextlib.contextmanager
+def sole_driver(folder: Path) -> Iterator[None]:
+    """Nobody else may write in `folder` meanwhile. Raises ConfigError where another driver does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            remedy = f"another driver is at work in {folder}: wait for its end, or take another name"
+            raise ConfigError("run.name", folder.name, remedy) from None
+        yield
 
 
 def _set_aside(folder: Path) -> None:

@@ -83,8 +83,8 @@ def test_prompts_come_from_the_cursor_and_rewards_go_to_their_rows() -> None:
     assert asked == [f"p{40 + number // 2}" for number in range(NUM_ROWS)]
     assert request.sample.tolist() == list(range(80, 88)) and request.iteration == STATE.iteration
     # every answer is as long as its sample says; bytes above 127 may join to fewer characters
-    (answers,) = iteration.rounds
-    assert answers.rewards.floor().tolist() == [40 + number // 2 for number in range(NUM_ROWS)]
+    assert iteration.rewards is not None
+    assert iteration.rewards.floor().tolist() == [40 + number // 2 for number in range(NUM_ROWS)]
 
 
 def test_where_the_run_stands_afterwards() -> None:
@@ -132,9 +132,8 @@ def test_metrics_are_means_over_the_steps_and_seconds_of_the_phases() -> None:
     num_tokens = sum(1 + sample % 4 for sample in range(80, 88))
     assert found.tokens_per_s == num_tokens / (ROLLOUT_S + SCORE_S + NUM_STEPS * STEP_S)
     assert found.response_length == num_tokens / NUM_ROWS
-    rewards = iteration.rounds[0].rewards
-    assert found.reward_mean == pytest.approx(float(rewards.mean()))
-    assert found.reward_std == pytest.approx(float(rewards.std(correction=0)))
+    assert iteration.rewards is not None and found.reward_mean == pytest.approx(float(iteration.rewards.mean()))
+    assert found.reward_std == pytest.approx(float(iteration.rewards.std(correction=0)))
     assert found.kl == pytest.approx(0.25)
 
 

@@ -61,8 +61,9 @@ def test_the_reward_is_of_all_that_was_drawn() -> None:
     give_mesh(shop)
     iteration = Iteration(shop, STATE)
     iteration.run()
-    found, rewards = iteration.metrics(), [reward for one in iteration.rounds for reward in one.rewards.tolist()]
-    assert len(rewards) == 2 * NUM_ROWS and found.reward_mean == pytest.approx(sum(rewards) / len(rewards))
+    found, rewards = iteration.metrics(), iteration.rewards
+    assert rewards is not None and len(rewards) == 2 * NUM_ROWS
+    assert found.reward_mean == pytest.approx(float(rewards.mean()))
     assert found.differing == 0.5 and found.rollout_s == 2 * ROLLOUT_S
 
 
