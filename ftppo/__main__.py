@@ -25,6 +25,8 @@ CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 FAILED, BAD_CONFIG, INTERRUPTED = 1, 2, 130
 
+OmegaConf.register_new_resolver("div", lambda whole, part: whole // part, replace=True)  # for presets
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what `argv` asks for. Returns 0 finished, 1 failed, 2 bad configuration, 130 interrupted."""

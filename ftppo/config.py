@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from ftppo.config_algo import Algo
 from ftppo.config_check import check
 from ftppo.config_errors import explain
 from ftppo.config_model import Model, Section
@@ -54,6 +55,7 @@ class Train(Section):
     epochs: int = Field(1, ge=1)
     mini_batch: int = Field(64, ge=1)  # sequences an optimizer step, over all DP ranks
     micro_batch: int = Field(8, ge=1)  # sequences a forward pass, on one rank: the most, where fewer divide better
+    micro_tokens: int | None = Field(None, ge=1)  # given: instead, as many sequences as make this many tokens, padded
     policy_lr: float = Field(1e-4, gt=0)
     critic_lr: float = Field(1e-4, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -115,30 +117,6 @@ class Task(Section):
     )
     tokenizer: Literal["byte", "char"] = "byte"  # of a model that comes without one
     alphabet: str | None = None  # char: the characters, in order of their ids
-
-
-class Algo(Section):
-    """PPO's numbers. Formulas and their sources are in ftppo/algo."""
-
-    gamma: float = Field(1.0, ge=0, le=1)
-    lam: float = Field(0.95, ge=0, le=1)
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.2, gt=0)
-    dual_clip: float | None = Field(3.0, gt=1)
-    value_clip: float | None = Field(0.2, gt=0)
-    value_coef: float = Field(1.0, gt=0)
-    entropy_coef: float = Field(0.0, ge=0)
-    whiten: bool = True
-    kl_kind: Literal["k1", "k2", "k3"] = "k1"
-    kl_place: Literal["reward", "loss"] = "reward"
-    kl_coef: float = Field(0.0, ge=0)
-    kl_target: float | None = Field(None, gt=0)  # given: the coefficient adapts to keep this KL
-    kl_horizon: float = Field(10000.0, gt=0)  # samples over which it adapts
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether a frozen copy of the policy is kept for the KL penalty."""
-        return self.kl_coef > 0
 
 
 class Rollout(Section):
@@ -243,6 +221,15 @@ class Config(Section):
     snapshot: Snapshot = Snapshot()
     recovery: Recovery = Recovery()
     chaos: Chaos = Chaos()
+
+    @property
+    def length_unit(self) -> int:
+        """What the length of every sequence is a multiple of, so that TP and CP ranks have equal parts of it."""
+        sizes = self.parallel
+        unit = sizes.tp * sizes.cp  # sequence parallelism: each tensor rank holds an equal part
+        if sizes.cp > 1:
+            unit = math.lcm(unit, 2 * sizes.cp)  # context parallelism: two chunks a rank, so that causal work is even
+        return unit
 
 
 def load_config(raw: Mapping[str, Any]) -> Config:

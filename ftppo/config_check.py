@@ -76,9 +76,12 @@ def _model(config: "Config") -> None:
 
 def _batches(config: "Config") -> None:
     train, sizes = config.train, config.parallel
-    micro = sizes.dp * train.micro_batch
-    why = f"parallel.dp={sizes.dp} x train.micro_batch={train.micro_batch}"
-    _require_multiple("train.mini_batch", train.mini_batch, micro, why)
+    if train.micro_tokens is None:
+        micro = sizes.dp * train.micro_batch
+        why = f"parallel.dp={sizes.dp} x train.micro_batch={train.micro_batch}"
+        _require_multiple("train.mini_batch", train.mini_batch, micro, why)
+    else:
+        _require_multiple("train.mini_batch", train.mini_batch, sizes.dp, f"parallel.dp={sizes.dp}")
     if train.warmup_steps:
         _require_multiple("train.warmup_batch", train.warmup_batch, sizes.dp, f"parallel.dp={sizes.dp}")
     drawn = train.prompts * train.samples
@@ -97,10 +100,7 @@ def _batches(config: "Config") -> None:
 
 
 def _sequence(config: "Config") -> None:
-    rollout, sizes = config.rollout, config.parallel
-    unit = sizes.tp * sizes.cp  # sequence parallelism: each tensor rank holds an equal part
-    if sizes.cp > 1:
-        unit = math.lcm(unit, 2 * sizes.cp)  # context parallelism: two chunks a rank, so that causal work is even
+    rollout, sizes, unit = config.rollout, config.parallel, config.length_unit
     length = rollout.max_prompt + rollout.max_response
     _require(
         length % unit == 0,
@@ -109,6 +109,9 @@ def _sequence(config: "Config") -> None:
         f"with rollout.max_prompt={rollout.max_prompt} sequences are {length} tokens, which must be a multiple of "
         f"{unit} (parallel.tp={sizes.tp}, parallel.cp={sizes.cp}); nearest: {rollout.max_response + -length % unit}",
     )
+    if config.train.micro_tokens is not None:
+        remedy = f"a sequence has up to {length} tokens (rollout.max_prompt + rollout.max_response): at least as many"
+        _require(config.train.micro_tokens >= length, "train.micro_tokens", config.train.micro_tokens, remedy)
     for key, limit in (("max_length", config.model.max_length), ("window", config.model.window)):
         _require(
             limit is None or length <= limit,
@@ -124,6 +127,12 @@ def _algo(config: "Config") -> None:
     if algo.kl_target is not None:
         remedy = "an adaptive KL coefficient grows from its first value: give algo.kl_coef > 0, or algo.kl_target=null"
         _require(algo.kl_coef > 0, "algo.kl_coef", algo.kl_coef, remedy)
+    if algo.by_group:
+        remedy = f"algo.advantage={algo.advantage} compares the answers to one prompt: at least 2, and better 8"
+        _require(config.train.samples >= 2, "train.samples", config.train.samples, remedy)
+    if algo.dynamic_rounds:
+        remedy = f"algo.dynamic_rounds={algo.dynamic_rounds} asks whether the answers to one prompt differ: at least 2"
+        _require(config.train.samples >= 2, "train.samples", config.train.samples, remedy)
 
 
 def _task(config: "Config") -> None:

@@ -1,9 +1,11 @@
 """Data that crosses a layer, one named type each. Tensors are on the CPU here; shapes are in brackets."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -62,19 +64,41 @@ class Sequences:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """Sequences and what they are worth; the answers to one prompt side by side."""
+
+    sequences: Sequences  # n of them
+    drawn: Tensor  # [n, seq] float32, log-probability of each token when it was drawn; 0 where response is 0
+    rewards: Tensor  # [n] float32
+
+    def rows(self, index: Tensor) -> "Answers":
+        """The answers at `index` [m] int64, in that order."""
+        return Answers(self.sequences.rows(index), self.drawn[index], self.rewards[index])
+
+    @classmethod
+    def join(cls, parts: Sequence["Answers"]) -> "Answers":
+        """All of them, one after the other."""
+        sequences = Sequences(
+            torch.cat([one.sequences.tokens for one in parts]), torch.cat([one.sequences.response for one in parts])
+        )
+        return cls(sequences, torch.cat([one.drawn for one in parts]), torch.cat([one.rewards for one in parts]))
+
+
+@dataclass(frozen=True)
 class Scores:
     """What the models say about Sequences; 0 where response is 0."""
 
     logprobs: Tensor  # [n, seq] float32, under the policy that drew them
     ref_logprobs: Tensor  # [n, seq] float32, under the frozen reference; equal to logprobs where there is none
-    values: Tensor  # [n, seq] float32, the critic's value of the state before tokens[i, t]
+    values: Tensor  # [n, seq] float32, the critic's value of the state before tokens[i, t]; 0 where there is none
 
 
 @dataclass(frozen=True)
 class Batch:
     """All an update needs, for the whole iteration, a mini-batch or a DP chunk of it.
 
-    `num_tokens` counts the response tokens of the whole mini-batch over all DP ranks: losses are divided by it.
+    `num_tokens` and `num_sequences` count the response tokens and the rows of the whole mini-batch over all DP ranks:
+    losses are divided by one or the other.
     """
 
     tokens: Tensor  # [n, seq] int64
@@ -82,23 +106,27 @@ class Batch:
     logprobs: Tensor  # [n, seq] float32
     ref_logprobs: Tensor  # [n, seq] float32
     values: Tensor  # [n, seq] float32
-    advantages: Tensor  # [n, seq] float32, whitened
-    returns: Tensor  # [n, seq] float32
+    advantages: Tensor  # [n, seq] float32
+    returns: Tensor  # [n, seq] float32, what a critic should have said; 0 where there is none
     num_tokens: float
+    num_sequences: int
+    num_micro: int = 0  # micro-batches of each DP rank, where they are cut by length
 
     def rows(self, index: Tensor) -> "Batch":
-        """The rows at `index` [m] int64; `num_tokens` becomes theirs."""
+        """The rows at `index` [m] int64; the counts become theirs."""
         picked = {name: getattr(self, name)[index] for name in _BATCH_TENSORS}
-        return Batch(**picked, num_tokens=float(picked["response"].sum()))
+        return Batch(**picked, num_tokens=float(picked["response"].sum()), num_sequences=len(index))
 
     def split(self, parts: int) -> list["Batch"]:
-        """Runs of rows, one a part, as equal as can be; each keeps the whole's `num_tokens`."""
+        """Runs of rows, one a part, as equal as can be; each keeps the whole's counts."""
         sizes = _sizes(len(self.tokens), parts)
         chunks = {name: getattr(self, name).split(sizes) for name in _BATCH_TENSORS}
-        return [
-            Batch(**{name: chunks[name][part] for name in _BATCH_TENSORS}, num_tokens=self.num_tokens)
-            for part in range(parts)
-        ]
+        return [replace(self, **{name: chunks[name][part] for name in _BATCH_TENSORS}) for part in range(parts)]
+
+
+def lengths_of(response: Tensor) -> list[int]:
+    """Tokens of each sequence up to the last of its response [n, seq]: what is behind is padding."""
+    return (response.shape[1] - response.flip(1).argmax(dim=1)).tolist()
 
 
 def _sizes(num_rows: int, parts: int) -> list[int]:
@@ -129,16 +157,16 @@ class StepSpec:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Scalars of one step, equal on every rank that returns them."""
+    """Scalars of one step, equal on every rank that returns them. What is of a critic is None where none learned."""
 
     policy_loss: float
-    value_loss: float
+    value_loss: float | None
     entropy: float
     approx_kl: float
     clip_fraction: float
-    value_clip_fraction: float
+    value_clip_fraction: float | None
     policy_grad_norm: float
-    critic_grad_norm: float
+    critic_grad_norm: float | None
     skipped: bool = False  # a gradient was not finite, or the step was not the next one: no rank moved
 
 

@@ -1,1 +1,1 @@
-"""The mathematics of PPO on plain tensors: advantages, losses, KL, schedules. No process, no device, no state."""
+"""The mathematics of PPO and its kin on plain tensors: advantages, losses, KL, schedules. No process, device, state."""

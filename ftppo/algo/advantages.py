@@ -1,4 +1,4 @@
-"""How much better than expected each token was. Comes in: rewards, values or scores; goes out: advantages and returns.
+"""How much better than expected each token was. Comes in: rewards and values; goes out: advantages and returns.
 
 Masked positions carry the next value and the next advantage past them: what stands there, NaN included, never matters.
 """
@@ -7,6 +7,38 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from ftppo import config
+
+Kind = Literal["mean", "std", "loo"]
+
+
+def advantages_of(
+    rewards: Tensor, values: Tensor, mask: Tensor, algo: config.Algo, group_size: int
+) -> tuple[Tensor, Tensor]:
+    """Advantages as `algo.advantage` says, not yet whitened, and returns, for the critic that gae alone has.
+
+    "gae": see `gae`. "grpo", "rloo": the rewards of a whole answer, against those of the others to its prompt, on each
+    of its tokens; see `group_relative`. "reinforce_pp": the discounted sum of the rewards to come, from which whitening
+    then takes the mean over the whole iteration (REINFORCE++, Hu et al. 2025).
+
+    Args:
+        rewards, values: [n, seq] float32. mask: [n, seq], 0 or 1. group_size: answers to a prompt, side by side.
+
+    Returns:
+        two tensors [n, seq] float32, 0 where mask is 0.
+    """
+    match algo.advantage:
+        case "gae":
+            return gae(rewards, values, mask, algo.gamma, algo.lam)
+        case "reinforce_pp":
+            advantages, _ = gae(rewards, torch.zeros_like(rewards), mask, algo.gamma, 1.0)
+        case "grpo" | "rloo":
+            kind: Kind = "loo" if algo.advantage == "rloo" else "std" if algo.divide_by_std else "mean"
+            valid = mask.bool()
+            each = group_relative(zero_outside(rewards, valid).sum(dim=1), group_size, kind)
+            advantages = zero_outside(each[:, None].expand_as(mask), valid)
+    return advantages, torch.zeros_like(advantages)
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
@@ -53,7 +85,7 @@ def whiten(x: Tensor, mask: Tensor) -> Tensor:
     return centred * torch.rsqrt(variance + 1e-8)
 
 
-def group_relative(scores: Tensor, group_size: int, kind: Literal["mean", "std", "loo"]) -> Tensor:
+def group_relative(scores: Tensor, group_size: int, kind: Kind) -> Tensor:
     """Advantages without a critic, from several answers to one prompt.
 
     "mean": score - mean of the group (Dr. GRPO, Liu et al. 2025); "std": that over the group's unbiased standard

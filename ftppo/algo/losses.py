@@ -1,10 +1,11 @@
-"""PPO's clipped losses (Schulman et al. 2017). Comes in: what the models say now and said then; goes out: masked sums.
+"""PPO's clipped losses (Schulman et al. 2017). Comes in: what the models say now and said then; goes out: losses.
 
-Losses are per token and 0 outside the mask. The caller sums them and divides by the token count of the whole mini-batch
-over all DP ranks, so that neither the micro-batch split nor the layout changes the gradient.
+Losses are per token and 0 outside the mask. The caller multiplies them by `token_weights`, which know the counts of the
+whole mini-batch over all DP ranks, and sums: so neither the micro-batch split nor the layout changes the gradient.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,27 +19,57 @@ MAX_LOG_RATIO = 20.0  # exp of more overflows in training long before it means a
 class PolicyLoss:
     """The clipped policy loss of some rows, and sums over their mask, which carry no gradient."""
 
-    per_token: Tensor  # [n, seq] float32, 0 where mask is 0
+    per_token: Tensor  # [n, seq] float32, differentiable, 0 where mask is 0
     kl_sum: Tensor  # scalar: rho - 1 - log rho, the k3 estimate of KL(old policy, new policy)
     clipped_sum: Tensor  # scalar: tokens where either clip took over
-
-    @property
-    def loss_sum(self) -> Tensor:
-        """Scalar, differentiable: to be divided by the token count of the whole mini-batch."""
-        return self.per_token.sum()
 
 
 @dataclass(frozen=True)
 class ValueLoss:
     """The clipped value loss of some rows, and a sum over their mask, which carries no gradient."""
 
-    per_token: Tensor  # [n, seq] float32, 0 where mask is 0
+    per_token: Tensor  # [n, seq] float32, differentiable, 0 where mask is 0
     clipped_sum: Tensor  # scalar: tokens where the clipped error is the larger
 
-    @property
-    def loss_sum(self) -> Tensor:
-        """Scalar, differentiable: to be divided by the token count of the whole mini-batch."""
-        return self.per_token.sum()
+
+def token_weights(
+    mask: Tensor, num_tokens: float, num_sequences: int, aggregate: Literal["token_mean", "seq_mean", "token_sum"]
+) -> Tensor:
+    """What the loss of each token is multiplied by before all are summed.
+
+    "token_mean": every token of the mini-batch counts alike (DAPO, Yu et al. 2025). "seq_mean": every answer does, and
+    within it every token (GRPO, Shao et al. 2024). "token_sum": an answer counts by its length, the sum over its tokens
+    (Dr. GRPO, Liu et al. 2025), and the number of answers divides.
+
+    Args:
+        mask: [n, seq], 0 or 1, whole answers. num_tokens, num_sequences: of the whole mini-batch, on all ranks.
+
+    Returns:
+        [n, seq] float32, 0 where mask is 0.
+    """
+    match aggregate:
+        case "token_mean":
+            return mask / num_tokens
+        case "seq_mean":
+            return mask / (mask.sum(dim=1, keepdim=True).clamp(min=1) * num_sequences)
+        case "token_sum":
+            return mask / num_sequences
+
+
+def importance(logprobs: Tensor, drawn: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """min(exp(logprobs - drawn), cap): how much likelier training finds a token than the rollout that drew it did.
+
+    The two run other code, so their policies differ a little, and advantages times this make up for it (Yao et al.
+    2025, truncated importance sampling). Being at least 0, it may be multiplied in before the loss is clipped.
+
+    Args:
+        logprobs, drawn: [n, seq] float32. mask: [n, seq], 0 or 1.
+
+    Returns:
+        [n, seq] float32; what is outside the mask does not matter.
+    """
+    log_ratio = zero_outside(logprobs - drawn, mask.bool()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return log_ratio.exp().clamp(max=cap)
 
 
 def policy_loss(

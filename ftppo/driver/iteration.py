@@ -7,24 +7,25 @@ Knows nothing of faults. An Iteration remembers what it has finished, so that ru
 
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ftppo.algo.batch import make_batch
+from ftppo.algo.groups import chosen, differing, enough
 from ftppo.algo.kl import next_coef
 from ftppo.algo.schedule import learning_rate
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.mesh import Call, CallPhase, Mesh
-from ftppo.driver.prompts import assemble, encode_prompts, supervised_batch
+from ftppo.driver.minibatch import mini_batch
+from ftppo.driver.prompts import assemble, drawn_logprobs, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
-from ftppo.rng import generator
 from ftppo.tasks.base import Task
 from ftppo.tasks.tokenizer import Tokenizer
-from ftppo.types import Batch, DriverState, Prompt, RolloutResult, Sequences, StepResult, StepSpec
+from ftppo.types import Answers, Batch, DriverState, Prompt, RolloutResult, StepResult, StepSpec
 
 AHEAD = 1  # steps that wait at the actors behind the one under way, so that these never wait for the driver
 
@@ -57,8 +58,8 @@ class Iteration:
 
     shop: Workshop
     state: DriverState
-    sequences: Sequences | None = None
-    rewards: torch.Tensor | None = None  # [n] float32
+    rounds: list[Answers] = field(default_factory=list)  # until there is a batch; several with algo.dynamic_rounds
+    rewards: torch.Tensor | None = None  # [n] float32, of all that was drawn, from then on
     batch: Batch | None = None
     results: list[StepResult] = field(default_factory=list)
     stats: dict[str, float] = field(default_factory=dict)
@@ -66,12 +67,12 @@ class Iteration:
 
     def run(self) -> DriverState:
         """Do what is left to do. Raises GenerationBroken."""
-        if self.sequences is None:
+        while self.batch is None and not self._drawn_enough():
             with self._timed("rollout"):
-                self.sequences = self._rollout()
+                self.rounds.append(self._rollout())
         if self.batch is None:
             with self._timed("score"):
-                self.batch = self._score(self.sequences)
+                self.batch = self._score()
             self.shop.on_batch(self)
         with self._timed("update"):
             self._update(self.batch)
@@ -89,18 +90,20 @@ class Iteration:
     def metrics(self) -> IterationMetrics:
         """Scalars of the finished iteration."""
         last = self.shop.config.train.iterations * self.shop.num_steps
-        mean = {name: statistics.fmean(getattr(one, name) for one in self.results) for name in _MEANS}
+        mean = {name: _mean(getattr(one, name) for one in self.results) for name in _MEANS}
         seconds = sum(self.seconds.values())
         return IterationMetrics(
             iteration=self.state.iteration,
             step=self.state.step + len(self.results),
             reward_mean=self.stats["reward"],
             reward_std=self.stats["reward_std"],
+            differing=self.stats.get("differing"),
             kl=self.stats["kl"],
+            rollout_kl=self.stats["rollout_kl"],
             kl_coef=self.state.kl_coef,
             response_length=self.stats["response_length"],
             tokens_per_s=self.stats["tokens"] / max(seconds, 1e-9),
-            explained_variance=self.stats["explained_variance"],
+            explained_variance=self.stats.get("explained_variance"),
             lr=learning_rate(self._ppo_step(0), self.shop.config.train.policy_lr, last, self.shop.config.train),
             rollout_s=self.seconds["rollout"],
             score_s=self.seconds["score"],
@@ -108,14 +111,19 @@ class Iteration:
             **mean,
         )
 
-    def _rollout(self) -> Sequences:
+    def _drawn_enough(self) -> bool:
+        train = self.shop.config.train
+        return enough(self.rounds, train.samples, train.prompts, self.shop.config.algo.dynamic_rounds)
+
+    def _rollout(self) -> Answers:
+        """One more round: as many prompts as an iteration has."""
         shop, train = self.shop, self.shop.config.train
-        prompts = [shop.task.prompt(self.state.cursor + index) for index in range(train.prompts)]
+        prompts = [shop.task.prompt(self._cursor + index) for index in range(train.prompts)]
         request = encode_prompts(prompts, train.samples, self.state.iteration, shop.tokenizer, shop.config.rollout)
         result: RolloutResult = self._mesh.call("rollout", rows=request, via="mesh_shared", phase="rollout")
-        self.stats["tokens"] = float(result.lengths.sum())
-        self.rewards = self._judge(prompts, result)
-        return assemble(request, result, shop.tokenizer.pad_id, shop.config.rollout)
+        self.stats["tokens"] = self.stats.get("tokens", 0.0) + float(result.lengths.sum())
+        sequences = assemble(request, result, shop.tokenizer.pad_id, shop.config.rollout)
+        return Answers(sequences, drawn_logprobs(result, sequences), self._judge(prompts, result))
 
     def _judge(self, prompts: list[Prompt], result: RolloutResult) -> torch.Tensor:
         samples = self.shop.config.train.samples
@@ -125,11 +133,19 @@ class Iteration:
         ]
         return torch.tensor([self.shop.task.score(prompts[row // samples], text) for row, text in enumerate(answers)])
 
-    def _score(self, sequences: Sequences) -> Batch:
-        scores = self._mesh.call("score", rows=sequences, via="mesh", phase="score")
-        assert self.rewards is not None
-        batch, stats = make_batch(sequences, scores, self.rewards, self.shop.config.algo, self.state.kl_coef)
-        self.stats |= stats
+    def _score(self) -> Batch:
+        train, algo = self.shop.config.train, self.shop.config.algo
+        answers = chosen(self.rounds, train.samples, train.prompts)
+        scores = self._mesh.call("score", rows=answers.sequences, via="mesh", phase="score")
+        batch, stats = make_batch(answers, scores, train.samples, algo, self.state.kl_coef)
+        self.rewards = torch.cat([one.rewards for one in self.rounds])
+        self.rounds.clear()
+        self.stats |= stats | {
+            "reward": float(self.rewards.mean()),
+            "reward_std": float(self.rewards.std(correction=0)),
+        }
+        if train.samples > 1:
+            self.stats["differing"] = float(differing(self.rewards, train.samples).float().mean())
         return batch
 
     def _update(self, batch: Batch) -> None:
@@ -157,15 +173,12 @@ class Iteration:
             shop.at_boundary()
 
     def _start(self, number: int, batch: Batch, final: bool = False) -> "_Step":
-        """Ask for a step: each epoch shuffles anew."""
-        shop, train, num_rows = self.shop, self.shop.config.train, batch.tokens.shape[0]
-        epoch, mini = divmod(number, num_rows // train.mini_batch)
-        order = torch.randperm(num_rows, generator=generator(shop.config.seed, self.state.iteration, "shuffle", epoch))
-        rows = order[mini * train.mini_batch : (mini + 1) * train.mini_batch]
-        spec = self.spec(number, final)
+        """Ask for a step."""
+        config, mesh, spec = self.shop.config, self._mesh, self.spec(number, final)
+        rows = mini_batch(batch, number, self.state.iteration, config, mesh.roster.layout.dp)
         # Faults configured for the update strike in its middle step.
-        phase: CallPhase = "update" if number == shop.num_steps // 2 and not final else "update.other"
-        return _Step(spec, self._mesh.start("ppo_step", spec, rows=batch.rows(rows), via="mesh_first", phase=phase))
+        phase: CallPhase = "update" if number == self.shop.num_steps // 2 and not final else "update.other"
+        return _Step(spec, mesh.start("ppo_step", spec, rows=rows, via="mesh_first", phase=phase))
 
     def spec(self, number: int, final: bool = False) -> StepSpec:
         """Of the step with this number in the iteration."""
@@ -195,7 +208,7 @@ class Iteration:
             state,
             iteration=state.iteration + 1,
             step=state.step + len(self.results),
-            cursor=state.cursor + self.shop.config.train.prompts,
+            cursor=self._cursor,
             kl_coef=coef,
             first_reward=reward if state.first_reward is None else state.first_reward,
             last_reward=reward,
@@ -206,12 +219,25 @@ class Iteration:
         assert self.shop.mesh is not None, "no generation stands"
         return self.shop.mesh
 
+    @property
+    def _cursor(self) -> int:
+        """Prompts taken from the task's stream by now."""
+        train = self.shop.config.train
+        num_drawn = len(self.rounds) * train.prompts if self.rewards is None else len(self.rewards) // train.samples
+        return self.state.cursor + num_drawn
+
     def _ppo_step(self, number: int) -> int:
         return self.state.step - self.state.warmup_done + number
 
     def _timed(self, phase: str) -> "_Timed":
         self.shop.on_phase(phase, "")
         return _Timed(self, phase)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 _MEANS = ("policy_loss", "value_loss", "entropy", "clip_fraction", "policy_grad_norm", "critic_grad_norm")

@@ -38,6 +38,12 @@ def assemble(request: RolloutRequest, result: RolloutResult, pad_id: int, rollou
     return Sequences(tokens, response.float())
 
 
+def drawn_logprobs(result: RolloutResult, sequences: Sequences) -> Tensor:
+    """Log-probabilities when drawn, where `assemble` has put their tokens: [n, seq] float32, 0 elsewhere."""
+    within = torch.arange(result.tokens.shape[1]) < result.lengths[:, None]
+    return torch.zeros_like(sequences.response).masked_scatter(sequences.response.bool(), result.logprobs[within])
+
+
 def supervised_batch(prompts: Sequence[Prompt], task: Task, tokenizer: Tokenizer, rollout: Rollout) -> Batch:
     """Prompts with the task's own answers and an end token. Raises TaskError for an answer that is too long."""
     rows, masks = [], []
@@ -54,7 +60,7 @@ def supervised_batch(prompts: Sequence[Prompt], task: Task, tokenizer: Tokenizer
     width = rollout.max_prompt + rollout.max_response
     tokens, response = _padded(rows, width, tokenizer.pad_id), _padded(masks, width, 0).float()
     zeros = torch.zeros_like(response)
-    return Batch(tokens, response, zeros, zeros, zeros, zeros, zeros, float(response.sum()))
+    return Batch(tokens, response, zeros, zeros, zeros, zeros, zeros, float(response.sum()), len(rows))
 
 
 def _encode(prompt: Prompt, tokenizer: Tokenizer, rollout: Rollout) -> list[int]:

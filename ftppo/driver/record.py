@@ -26,7 +26,9 @@ class IterationMetrics:
     step: int  # optimizer steps committed at its end
     reward_mean: float | None = None
     reward_std: float | None = None
+    differing: float | None = None  # 0..1, share of prompts whose answers differ in worth; None: one answer each
     kl: float | None = None  # nats a token, policy to reference
+    rollout_kl: float | None = None  # nats a token, policy as it drew to the same as it scores
     kl_coef: float | None = None
     policy_loss: float | None = None
     value_loss: float | None = None

@@ -28,6 +28,7 @@ _SMALL_CHARTS = (
     ("entropy", "Entropy (nats a token)", (("entropy", "entropy"),)),
     ("clip", "Clipped fraction", (("clip_fraction", "clipped"),)),
     ("variance", "Explained variance", (("explained_variance", "explained"),)),
+    ("differing", "Prompts whose answers differ in worth (share)", (("differing", "differing"),)),
     ("length", "Response length (tokens)", (("response_length", "tokens"),)),
     ("rate", "Tokens a second", (("tokens_per_s", "tokens/s"),)),
     ("kl-coef", "KL coefficient", (("kl_coef", "coefficient"),)),

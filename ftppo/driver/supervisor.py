@@ -257,9 +257,8 @@ class Supervisor:
 
     def _boundary_due(self) -> bool:
         """Whether a checkpoint waits, somebody was told to go, the mesh can grow, or replicas are to be compared."""
-        mesh, num_steps = self.mesh, self._completed().step
-        waiting = self._publish_due() or bool(mesh.leaving) or self.comparison.due(num_steps, mesh.roster.layout)
-        return waiting or self.standbys.can_grow(mesh.roster)
+        roster, due = self.mesh.roster, self.comparison.due(self._completed().step, self.mesh.roster.layout)
+        return due or self._publish_due() or bool(self.mesh.leaving) or self.standbys.can_grow(roster)
 
     def _at_boundary(self) -> None:
         if self._publish_due():

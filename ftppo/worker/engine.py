@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.config import Config
+from ftppo.plan.packing import Pack, by_length, even
 from ftppo.plan.topology import Layout
-from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
+from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec, lengths_of
 from ftppo.worker import update
 from ftppo.worker.beacon import Progress
 from ftppo.worker.device import Device
@@ -61,21 +61,21 @@ class Engine:
         self.layout, self.slot = layout, slot
         self.models, self.parts = {}, []
         self.groups.create_alone(self.layout, slot)
-        policy = self._new_model("policy")
-        critic = self._new_model("critic")
+        roles = ("policy", "critic") if self.config.algo.needs_critic else ("policy",)
+        drawn = {role: self._new_model(role) for role in roles}
         self.models = {
-            "policy": build_learner("policy", policy, self.config, self.device, self.progress.tick),
-            "critic": build_learner("critic", critic, self.config, self.device, self.progress.tick),
+            role: build_learner(role, model, self.config, self.device, self.progress.tick)
+            for role, model in drawn.items()
         }
         if self.config.algo.needs_reference:
             self.models["reference"] = self._new_model("reference").requires_grad_(False)
         self.parts = self._collect_parts()
         self._reload_main_weights()
         frozen = [part for part in self.parts if part.piece.key.startswith("reference.")]
-        self.owned = owned_of(self.policy, self.critic, frozen, slot)
+        self.owned = owned_of(self.learners, frozen, slot)
         self.memory.attach(str(layout), slot, *self.owned.flats, self.owned.table(slot))
         self.durable = Durable(self.config.checkpoint, slot, self.parts)
-        update.rehearse(self.policy, self.critic, self.seq, self.config, self.progress.tick)
+        update.rehearse(self.learners, self.seq, self.config, self.progress.tick)
         num_alive = self.release()
         assert num_alive == 0, f"{num_alive} groups outlive the building of slot {slot}"
 
@@ -99,9 +99,9 @@ class Engine:
         return self.models["policy"]
 
     @property
-    def critic(self) -> Learner:
-        """The model that values."""
-        return self.models["critic"]
+    def learners(self) -> list[Learner]:
+        """The models under training: the policy and, where there is one, the critic."""
+        return [self.models[role] for role in ("policy", "critic") if role in self.models]
 
     def rollout(self, request: RolloutRequest) -> RolloutResult:
         """Draw answers to this actor's share of the prompts."""
@@ -116,43 +116,32 @@ class Engine:
     def score(self, sequences: Sequences) -> Scores | None:
         """Log-probabilities, those of the reference and values of a DP chunk; None but on the last pipeline stage."""
         self.progress.enter("score")
-        micro = self._micro(sequences.tokens)
-        found: dict[str, Tensor | None] = {}
-        for name, kind in (("policy", "logprobs"), ("reference", "logprobs"), ("critic", "values")):
-            self.progress.tick()
-            model = self.models.get(name)
-            if model is not None:
-                model = model.model if isinstance(model, Learner) else model
-                found[name] = update.forward_scores(model, sequences, kind, micro, self.config)
-        policy, values = found["policy"], found["critic"]
-        if policy is None or values is None:
-            return None
-        reference = found.get("reference")
-        return Scores(policy, policy if reference is None else reference, values)
+        modules = {name: self._module(name) for name in self.models}
+        return update.scores_of(modules, sequences, self._packs(sequences), self.config, self.progress.tick)
 
     def warmup_step(self, spec: StepSpec, batch: Batch) -> StepResult:
         """One supervised step of the policy on given answers."""
         self.progress.enter("update", spec.step)
         zero_gradients(self.policy)
-        sums = update.supervised_gradients(self.policy, batch, self._micro(batch.tokens), self.progress.tick)
+        sums = update.supervised_gradients(self.policy, batch, self._packs(batch), self.progress.tick)
         self._poison_if_asked()
-        (norm,), sums = agree([self.policy], torch.cat((sums, torch.zeros(2))))
-        moved = self._move((self.policy, norm, spec.policy_lr))
+        norms, means = agree([self.policy], sums)
+        moved = self._move((self.policy, norms[0], spec.policy_lr))
         self.version = spec.version
         if moved:
             self._snapshot_if_due(spec.version)
-        return result_of(sums, batch.num_tokens, norm, 0.0, skipped=not moved)
+        return result_of(means, norms, skipped=not moved)
 
     def begin_ppo(self, version: int) -> None:
         """Between warm-up and PPO: the reference freezes, the critic takes the policy's trunk, optimizers restart."""
-        copy_weights(self.policy.module, self.critic.module)
-        if "reference" in self.models:
-            copy_weights(self.policy.module, self.models["reference"])
+        for name in self.models:
+            if name != "policy":
+                copy_weights(self.policy.module, self._module(name))
         self._restart_optimizers()
         self.snapshot(version)
 
     def ppo_step(self, spec: StepSpec, batch: Batch) -> StepResult:
-        """One step of policy and critic on this rank's DP chunk. If a gradient is not finite, nobody moves.
+        """One step of all learners on this rank's DP chunk. If a gradient is not finite, nobody moves.
 
         Nor does anybody where the step before it has not been done: calls come before their turn is certain.
         """
@@ -160,20 +149,21 @@ class Engine:
             assert not spec.final, f"version {spec.version} cannot follow {self.version}"
             return OUT_OF_TURN
         self.progress.enter("update", spec.step)
-        micro = self._micro(batch.tokens)
-        for learner in (self.policy, self.critic):
+        packs, learners = self._packs(batch, batch.num_micro), self.learners
+        for learner in learners:
             zero_gradients(learner)
-        policy_sums = update.policy_gradients(self.policy, batch, spec.kl_coef, micro, self.config, self.progress.tick)
-        value_sums = update.value_gradients(self.critic, batch, micro, self.config, self.progress.tick)
+        sums = [
+            update.gradients(learner, batch, spec.kl_coef, packs, self.config, self.progress.tick)
+            for learner in learners
+        ]
         self._poison_if_asked()
-        norms, sums = agree([self.policy, self.critic], torch.cat((policy_sums, value_sums)))
-        policy_norm, critic_norm = norms
-        moved = self._move((self.policy, policy_norm, spec.policy_lr), (self.critic, critic_norm, spec.critic_lr))
+        norms, means = agree(learners, torch.cat(sums))
+        moved = self._move(*zip(learners, norms, (spec.policy_lr, spec.critic_lr), strict=False))
         if moved or spec.final:
             self.version = spec.version
         if moved:
             self._snapshot_if_due(spec.version)
-        return result_of(sums, batch.num_tokens, policy_norm, critic_norm, skipped=not moved)
+        return result_of(means, norms, skipped=not moved)
 
     def snapshot(self, version: int) -> None:
         """The weights are at `version`, between steps: copy the whole state, frozen weights included."""
@@ -208,7 +198,7 @@ class Engine:
         """Make whole weights of all ranks' shards, and copy them: who lost its buddy has a new one."""
         self.progress.enter("load")
         with self.device.building():
-            for learner in (self.policy, self.critic):
+            for learner in self.learners:
                 gather_weights(learner)
         self.snapshot(version)
         self.progress.enter("idle")
@@ -251,12 +241,12 @@ class Engine:
         self._reload_main_weights()
 
     def digest(self) -> str:
-        """SHA-256 over what this rank writes of policy, critic and optimizers."""
+        """SHA-256 over what this rank writes of the learners and their optimizers."""
         return digest(part for part in self.parts if not part.piece.key.startswith("reference."))
 
     def fingerprint(self) -> int:
         """A checksum of this rank's weights, the same on all replicas unless bits have flipped."""
-        return fingerprint((self.policy.module, self.critic.module))
+        return fingerprint(learner.module for learner in self.learners)
 
     def _snapshot_if_due(self, version: int) -> None:
         every = self.config.snapshot.every_steps
@@ -281,13 +271,15 @@ class Engine:
 
     def _collect_parts(self) -> list[Part]:
         writes = self.slot == 0
-        parts = learner_parts(self.policy, "", writes) + learner_parts(self.critic, "critic.", writes)
+        parts = [part for learner in self.learners for part in learner_parts(learner, writes)]
         return parts + (model_parts(self.models["reference"], "reference.") if "reference" in self.models else [])
 
-    def _micro(self, rows: Tensor) -> int:
-        """The largest micro-batch, up to the configured one, that divides these rows."""
-        num = rows.shape[0]
-        return next(size for size in range(min(self.config.train.micro_batch, num), 0, -1) if num % size == 0)
+    def _packs(self, given: Batch | Sequences, at_least: int = 1) -> list[Pack]:
+        """The micro-batches of these rows."""
+        train = self.config.train
+        if train.micro_tokens is None:
+            return even(len(given.tokens), train.micro_batch, self.seq)
+        return by_length(lengths_of(given.response), train.micro_tokens, self.config.length_unit, at_least)
 
     def _poison_if_asked(self) -> None:
         if self.progress.poisoned:
@@ -302,5 +294,5 @@ class Engine:
         return True
 
     def _reload_main_weights(self) -> None:
-        for learner in (self.policy, self.critic):
+        for learner in self.learners:
             learner.optimizer.reload_model_params()

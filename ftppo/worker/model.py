@@ -39,6 +39,11 @@ class Learner:
     optimizer: MegatronOptimizer
 
     @property
+    def prefix(self) -> str:
+        """What the names of its state begin with: a policy's are Megatron-Core's own."""
+        return "" if self.role == "policy" else f"{self.role}."
+
+    @property
     def module(self) -> GPTModel:
         """The model without its data-parallel wrapping."""
         return self.model.module
@@ -80,6 +85,8 @@ def transformer_config(config: Config, device: Device) -> TransformerConfig:
         calculate_per_token_loss=True,  # losses arrive divided by the global token count: gradients are plain sums
         deallocate_pipeline_outputs=True,
         batch_p2p_comm=device.kind == "cuda",
+        variable_seq_lengths=config.train.micro_tokens is not None,  # pipeline stages tell each other what comes
+        moe_token_dispatcher_type="alltoall",  # without experts it is nothing, but the default refuses the line above
     )
 
 

@@ -55,7 +55,9 @@ def _square(gradients: list[Tensor], like: Tensor) -> Tensor:
     return torch.stack(torch._foreach_norm(gradients)).square().sum() if gradients else like.new_zeros(())
 
 
-def result_of(sums: Tensor, num_tokens: float, policy_norm: float, critic_norm: float, skipped: bool) -> StepResult:
-    """Means over the mini-batch's tokens, from the sums [7] of the policy (5) and the critic (2)."""
-    loss, entropy, kl, clipped, _, value_loss, value_clipped = (float(item) / num_tokens for item in sums)
-    return StepResult(loss, value_loss, entropy, kl, clipped, value_clipped, policy_norm, critic_norm, skipped)
+def result_of(means: Tensor, norms: Sequence[float], skipped: bool) -> StepResult:
+    """A step's scalars, from the means of the policy (4) and, where one learned, of the critic (2), and their norms."""
+    loss, entropy, kl, clipped, *of_critic = means.tolist()
+    value_loss, value_clipped = of_critic or (None, None)
+    critic_norm = norms[1] if of_critic else None
+    return StepResult(loss, value_loss, entropy, kl, clipped, value_clipped, norms[0], critic_norm, skipped)

@@ -37,11 +37,11 @@ class Owned:
         return table_of(slot, listed)
 
 
-def owned_of(policy: Learner, critic: Learner, frozen: Sequence[Part], slot: int) -> Owned:
-    """A rank's: float32 weights, moments and step counts of both models, and `frozen`."""
+def owned_of(learners: Sequence[Learner], frozen: Sequence[Part], slot: int) -> Owned:
+    """A rank's: float32 weights, moments and step counts of all learners, and `frozen`."""
     moving = [
         part
-        for learner, prefix in ((policy, ""), (critic, "critic."))
-        for part in (*optimizer_parts(learner, prefix, with_main=True), *counter_parts(learner, prefix, slot == 0))
+        for learner in learners
+        for part in (*optimizer_parts(learner, with_main=True), *counter_parts(learner, slot == 0))
     ]
     return Owned(moving, frozen)

@@ -36,7 +36,7 @@ def model_parts(model: GPTModel, prefix: str) -> list[Part]:
     return [Part(_piece(prefix, shard), _writes(shard)) for shard, _ in _shards(model)]
 
 
-def optimizer_parts(learner: Learner, prefix: str, with_main: bool = False) -> list[Part]:
+def optimizer_parts(learner: Learner, with_main: bool = False) -> list[Part]:
     """Moments, and float32 weights where the model's are not: this rank's flat shard, cut into boxes of the whole.
 
     `with_main`: float32 weights in any case. That is all which this rank alone among its data-parallel peers keeps up
@@ -49,7 +49,7 @@ def optimizer_parts(learner: Learner, prefix: str, with_main: bool = False) -> l
         Part(piece, _is_main_of_model_parallel(shard))
         for param, start, name, flat in _optimizer_tensors(learner, with_main)
         for shard, base in shards_of[id(param)]
-        for piece in _overlap(f"{prefix}optimizer.state.{name}.{shard.key}", shard, base, start, flat)
+        for piece in _overlap(f"{learner.prefix}optimizer.state.{name}.{shard.key}", shard, base, start, flat)
     ]
 
 
@@ -60,16 +60,16 @@ def gather_weights(learner: Learner) -> None:
         optimizer.start_param_sync_for_bucket_group_subset()
 
 
-def learner_parts(learner: Learner, prefix: str, writes_counters: bool) -> list[Part]:
+def learner_parts(learner: Learner, writes_counters: bool) -> list[Part]:
     """All of a learner that a checkpoint holds."""
-    counters = counter_parts(learner, prefix, writes_counters)
-    return model_parts(learner.module, prefix) + optimizer_parts(learner, prefix) + counters
+    counters = counter_parts(learner, writes_counters)
+    return model_parts(learner.module, learner.prefix) + optimizer_parts(learner) + counters
 
 
-def counter_parts(learner: Learner, prefix: str, writes: bool) -> list[Part]:
+def counter_parts(learner: Learner, writes: bool) -> list[Part]:
     """Adam's own step counts, one a parameter and all equal; if this rank `writes` them, the first one is for all."""
     states = [state for inner in inner_optimizers(learner) for state in inner.optimizer.state.values()]
-    name = f"{prefix}optimizer.step"
+    name = f"{learner.prefix}optimizer.step"
     return [Part(Piece(name, (), (), state["step"]), writes and place == 0) for place, state in enumerate(states)]
 
 

@@ -4,12 +4,13 @@ The benchmarks use all cores: on a machine that does something else meanwhile th
 """
 
 import argparse
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-NAMES = ("update", "rollout", "recovery", "steady", "scale")
+NAMES = ("update", "padding", "rollout", "recovery", "steady", "scale")
 INTERRUPTED = 130
 
 
@@ -42,17 +43,7 @@ def _interrupt(*_: object) -> None:
 
 def _benchmark(name: str, rounds: int) -> str:
     # Here, not above: processes of a benchmark import this module again, and need no Ray.
-    if name == "update":
-        from tests.bench.update import compare
-    elif name == "rollout":
-        from tests.bench.rollout import compare
-    elif name == "recovery":
-        from tests.bench.recovery import compare
-    elif name == "steady":
-        from tests.bench.steady import compare
-    else:
-        from tests.bench.scale import compare
-    return compare(rounds)
+    return str(importlib.import_module(f"tests.bench.{name}").compare(rounds))
 
 
 if __name__ == "__main__":

@@ -71,4 +71,4 @@ def _batch(config: Any) -> Batch:
     tokens = torch.randint(4, 50, (rows, seq), generator=draw)
     old = -4 * response
     num_tokens = float(response.sum()) * config.parallel.dp
-    return Batch(tokens, response, old, old, values, advantages, returns, num_tokens=num_tokens)
+    return Batch(tokens, response, old, old, values, advantages, returns, num_tokens, config.train.mini_batch)

@@ -13,6 +13,16 @@ RECIPES = {
     "dp2": ("experiment=smoke", "parallel=dp2", "train.iterations=6", "train.epochs=2"),
     "dp2 long": ("experiment=smoke", "parallel=dp2", "train.iterations=24", "train.epochs=2"),
     "dp2tp2": ("experiment=smoke", "parallel=dp2tp2", "train.iterations=15", "train.epochs=2"),
+    "grpo": (
+        "experiment=smoke",
+        "algo=grpo",
+        "algo.kl_coef=0.04",
+        "algo.dynamic_rounds=2",
+        "train.micro_tokens=96",
+        "train.samples=4",
+        "train.iterations=5",
+        "task.reward=tests.faults.rewards.lower",
+    ),
 }
 
 type Undisturbed = Callable[[str], Outcome]

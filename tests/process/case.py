@@ -9,10 +9,10 @@ from ftppo.algo.batch import make_batch
 from ftppo.config import Algo, Config, Model, Parallel, Rollout, Train
 from ftppo.plan.topology import Layout
 from ftppo.rng import generator
-from ftppo.types import Batch, RolloutRequest, Scores, Sequences, StepSpec
+from ftppo.types import Answers, Batch, RolloutRequest, Scores, Sequences, StepSpec
 from tests.process.calls import PAD, VOCAB
 
-NUM, PROMPT, RESPONSE = 8, 16, 16
+NUM, GROUP, PROMPT, RESPONSE = 8, 4, 16, 16
 SEQ = PROMPT + RESPONSE
 KL_COEF = 0.1
 
@@ -68,7 +68,8 @@ def batch(scores: Scores, algo: Algo) -> Batch:
         return (field + by * torch.randn(field.shape, generator=draw)) * given.response
 
     old = Scores(moved(scores.logprobs, 0.5), scores.ref_logprobs, moved(scores.values, 0.3))
-    return make_batch(given, old, torch.randn(NUM, generator=draw), algo, KL_COEF)[0]
+    answers = Answers(given, old.logprobs, torch.randn(NUM, generator=draw))
+    return make_batch(answers, old, GROUP, algo, KL_COEF)[0]
 
 
 def spec(step: int = 0) -> StepSpec:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ftppo.config import Algo, Config, Model
+from ftppo.plan.packing import even
 from ftppo.plan.topology import Layout
 from ftppo.pretrained import with_shape
 from ftppo.worker import update
@@ -72,7 +73,9 @@ def logits(context: Context, slot: int, tokens: Tensor) -> Tensor | None:
 
     model.eval()
     with torch.no_grad():
-        store = update._run(model, tokens, {}, len(tokens) // 2, loss_of, forward_only=True)
+        store = update._run(
+            model, tokens, {}, even(len(tokens), len(tokens) // 2, tokens.shape[1]), loss_of, forward_only=True
+        )
     model.train()
     if not parallel_state.is_pipeline_last_stage():
         return None

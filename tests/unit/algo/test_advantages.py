@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ftppo.algo.advantages import gae, group_relative, whiten
+from ftppo.algo.advantages import advantages_of, gae, group_relative, whiten
+from ftppo.config import Algo
 
 REWARDS, VALUES = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0.5, 1.0, 1.5]])
 
@@ -88,3 +89,33 @@ def test_group_relative() -> None:
     half = math.sqrt(0.5)
     torch.testing.assert_close(group_relative(scores, 2, "std"), torch.tensor([half, -half, -half, half]))
     assert torch.equal(group_relative(torch.full((4,), 0.5), 4, "std"), torch.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("algo", "wanted"),
+    [
+        ({"advantage": "grpo", "divide_by_std": False}, [1.5, -1.5, -1.5, 1.5]),
+        ({"advantage": "grpo"}, [math.sqrt(0.5), -math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(0.5)]),
+        ({"advantage": "rloo"}, [3.0, -3.0, -3.0, 3.0]),
+        ({"advantage": "reinforce_pp"}, [6.0, 3.0, 9.0, 12.0]),
+    ],
+)
+def test_an_answers_advantage_is_that_of_all_its_tokens(algo: dict[str, str | bool], wanted: list[float]) -> None:
+    mask = torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    rewards = torch.tensor([[9.0, 0.0, 6.0], [9.0, 3.0, math.nan], [0.0, math.nan, 9.0], [9.0, 9.0, 12.0]])
+    got, returns = advantages_of(rewards, torch.full_like(mask, math.nan), mask, Algo.model_validate(algo), 2)
+    torch.testing.assert_close(got, torch.tensor(wanted)[:, None] * mask)
+    assert not returns.any()
+
+
+def test_reinforce_pp_discounts_what_is_to_come() -> None:
+    algo = Algo(advantage="reinforce_pp", gamma=0.5)
+    got, _ = advantages_of(REWARDS, VALUES, torch.ones(1, 3), algo, 1)
+    torch.testing.assert_close(got, torch.tensor([[2.75, 3.5, 3.0]]))
+
+
+def test_with_a_critic_advantages_are_those_of_gae() -> None:
+    algo = Algo(gamma=0.99, lam=0.95)
+    got, returns = advantages_of(REWARDS, VALUES, torch.ones(1, 3), algo, 1)
+    torch.testing.assert_close(got, torch.tensor([[5.153952875, 3.89575, 1.5]]))
+    torch.testing.assert_close(returns, got + VALUES)

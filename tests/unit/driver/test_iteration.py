@@ -147,6 +147,11 @@ def test_phases_are_told_in_order_with_the_step() -> None:
     assert [detail for _, detail in told if detail] == [f"step {number}/{NUM_STEPS}" for number in range(1, 7)]
 
 
+def test_the_share_of_prompts_whose_answers_differ_is_told_where_there_are_several() -> None:
+    assert run()[1].metrics().differing == 1.0
+    assert run(train=TRAIN.model_copy(update={"prompts": 8, "samples": 1}))[1].metrics().differing is None
+
+
 def test_a_warm_up_step_moves_step_cursor_and_nothing_else() -> None:
     shop, steps = workshop()
     state = DriverState(step=1, cursor=3, warmup_done=1, kl_coef=0.5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ftppo.config import Rollout
-from ftppo.driver.prompts import assemble, encode_prompts, supervised_batch
+from ftppo.driver.prompts import assemble, drawn_logprobs, encode_prompts, supervised_batch
 from ftppo.errors import TaskError
 from ftppo.tasks.tokenizer import CharTokenizer
 from ftppo.types import Prompt, RolloutRequest, RolloutResult
@@ -76,6 +76,14 @@ def test_answers_stand_directly_behind_prompts_of_any_length() -> None:
         [0, 0, 0, 1, 1, 1, 0],
     ]
     assert whole.response.dtype == torch.float32
+
+
+def test_log_probabilities_stand_where_their_tokens_do() -> None:
+    request = RolloutRequest(0, torch.tensor([[0, PAD], [0, 1]]), torch.tensor([1, 2]), torch.arange(2))
+    logprobs = torch.tensor([[-1.0, -2.0, 0.0], [-3.0, -4.0, -5.0]])
+    result = RolloutResult(torch.tensor([[1, END, PAD], [2, 3, END]]), torch.tensor([2, 3]), logprobs)
+    drawn = drawn_logprobs(result, assemble(request, result, PAD, Rollout(max_prompt=2, max_response=3)))
+    assert drawn.tolist() == [[0, -1, -2, 0, 0], [0, 0, -3, -4, -5]]
 
 
 @pytest.mark.parametrize("seed", range(5))

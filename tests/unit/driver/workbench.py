@@ -71,6 +71,7 @@ class FakeMesh:
         self.waiting: list[Call] = []
         self.most_waiting = 0
         self.version: int | None = None
+        self.roster = Roster(0, Layout(), ("a0",))
 
     def call(self, method: str, *shared: Any, rows: Any = None, via: str, phase: str) -> Any:
         return self.finish(self.start(method, *shared, rows=rows, via=via, phase=phase))
@@ -104,7 +105,7 @@ class FakeMesh:
         raise self.broken()
 
     def broken(self) -> GenerationBroken:
-        return GenerationBroken([], "update", Roster(0, Layout(), ("a0",)))
+        return GenerationBroken([], "update", self.roster)
 
     def updates(self) -> list[Call]:
         return [call for call in self.calls if call.method == "ppo_step"]
