@@ -112,7 +112,8 @@ class Iteration:
             self.shop.tokenizer.decode(row[:length].tolist())
             for row, length in zip(result.tokens, result.lengths.tolist(), strict=True)
         ]
-        return torch.tensor([self.shop.task.score(prompts[row // samples], text) for row, text in enumerate(answers)])
+        asked = [(prompts[row // samples], text) for row, text in enumerate(answers)]
+        return torch.tensor(self.shop.task.scores(asked))
 
     def _score(self, sequences: Sequences) -> Batch:
         scores = self._mesh.call("score", rows=sequences, via="mesh", phase="score")

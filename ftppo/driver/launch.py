@@ -3,6 +3,7 @@
 What would stop the run is asked before an actor starts: the task, the store, whether and what to resume.
 """
 
+import functools
 import signal
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from ftppo.checkpoint.huggingface.reader import check_weights
 from ftppo.checkpoint.stores import config_digest
 from ftppo.clock import SystemClock
 from ftppo.config import Config
+from ftppo.driver.announce import announce
 from ftppo.driver.cluster import connect
+from ftppo.driver.datafiles import read_rows
 from ftppo.driver.display import make_display
 from ftppo.driver.report import write_report
 from ftppo.driver.runfiles import BEGUN, ENDED, REPORT, RunFiles
@@ -18,7 +21,7 @@ from ftppo.driver.saver import Saver
 from ftppo.driver.supervisor import Supervisor
 from ftppo.errors import ConfigError, FtppoError
 from ftppo.storage.url import preflight
-from ftppo.tasks.build import build_task, build_tokenizer
+from ftppo.tasks.build import build_tasks, build_tokenizer
 
 FINISHED, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -28,7 +31,8 @@ def run(config: Config) -> int:
     clock = SystemClock()
     folder = Path(config.run.dir).resolve() / config.run.name
     config = _with_absolute_url(config, folder)
-    task, tokenizer = build_task(config.task, config.seed), build_tokenizer(config.task, config.model)
+    tokenizer = build_tokenizer(config.task, config.model)
+    tasks = build_tasks(config, tokenizer, functools.partial(read_rows, config))
     if config.model.path is not None:
         check_weights(config.model)
     saver = Saver(config, clock)
@@ -42,7 +46,9 @@ def run(config: Config) -> int:
         display = make_display(config.run.progress, clock)
         supervisor = Supervisor(config, clock, files, display, saver)
         try:
-            supervisor.run(cluster, task, tokenizer, resume)
+            for note in tasks.notes:
+                announce(files, display, "prompts_left_out", note)
+            supervisor.run(cluster, tasks.train, tokenizer, resume)
             status = FINISHED
         except BaseException as error:
             supervisor.reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)

@@ -1,24 +1,42 @@
-"""From the config to a task's objects. Comes in: config sections and the seed; goes out: a Task, a Tokenizer."""
+"""From the config to a task's objects. Comes in: the config and what reads datasets; goes out: Tasks, a Tokenizer."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from ftppo import config
-from ftppo.tasks.base import Task
-from ftppo.tasks.gym import GymTask
-from ftppo.tasks.jsonl import JsonlTask
+from ftppo.config_task import Dataset
+from ftppo.errors import TaskError
+from ftppo.tasks.base import Later, Task
+from ftppo.tasks.chat import ChatTemplate
+from ftppo.tasks.dataset import DatasetTask, divide
+from ftppo.tasks.entries import Entry, EntryMaker
+from ftppo.tasks.gym import HELD_OUT_FROM, GymTask
 from ftppo.tasks.pretrained import PretrainedTokenizer
 from ftppo.tasks.reward import RewardedTask, load_reward
+from ftppo.tasks.rows import Row
 from ftppo.tasks.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 
+type ReadRows = Callable[[Dataset], Iterable[Row]]
 
-def build_task(task: config.Task, seed: int) -> Task:
-    """The task of `task.kind`, with the user's reward where one is given. Raises ConfigError or TaskError."""
+
+@dataclass(frozen=True)
+class Tasks:
+    """What is trained on, and what is kept from training; `notes` are to be told once."""
+
+    train: Task
+    held_out: Task | None = None  # None: nothing is held out
+    notes: tuple[str, ...] = ()
+
+
+def build_tasks(config: config.Config, tokenizer: Tokenizer, read: ReadRows) -> Tasks:
+    """The tasks of `config.task`, with the user's reward where one is given. Raises ConfigError or TaskError."""
+    task = config.task
     reward = load_reward(task.reward) if task.reward else None
-    built: Task
-    match task.kind:
-        case "reasoning_gym":
-            built = GymTask(task.name, task.args, task.template, seed)
-        case "jsonl":
-            built = JsonlTask(task.path, task.match, task.template, seed)
-    return RewardedTask(built, reward, task.reward) if reward and task.reward else built
+    built = _gym(config) if task.kind == "reasoning_gym" else _datasets(config, tokenizer, read)
+    if reward is None or task.reward is None:
+        return built
+    held_out = None if built.held_out is None else RewardedTask(built.held_out, reward, task.reward)
+    return Tasks(RewardedTask(built.train, reward, task.reward), held_out, built.notes)
 
 
 def build_tokenizer(task: config.Task, model: config.Model) -> Tokenizer:
@@ -26,3 +44,37 @@ def build_tokenizer(task: config.Task, model: config.Model) -> Tokenizer:
     if model.path is not None:
         return PretrainedTokenizer(model)
     return ByteTokenizer() if task.tokenizer == "byte" else CharTokenizer(task.alphabet)
+
+
+def _gym(config: config.Config) -> Tasks:
+    task = GymTask(config.task.name, config.task.args, config.task.template, config.seed)
+    return Tasks(task, Later(task, HELD_OUT_FROM))
+
+
+def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows) -> Tasks:
+    task, parts = config.task, config.task.parts()
+    chat = ChatTemplate(config.model) if task.chat else None
+    maker = EntryMaker(task, tokenizer, config.rollout.max_prompt, chat)
+    train, held_out, notes = [], [], []
+    for number, part in enumerate(parts):
+        entries = maker.make(read(part), part)
+        kept, held = divide(entries, task.held_out, config.seed, number)
+        if not kept:
+            raise TaskError(f"{part.path}: task.held_out={task.held_out} leaves nothing to train on: lower it")
+        train.append(kept)
+        held_out.append(held)
+        if num_left := entries.count(None):
+            limit = f"rollout.max_prompt={config.rollout.max_prompt}"
+            notes.append(
+                f"{part.path}: {num_left} of {len(entries)} prompts are left out, empty or above {limit} tokens"
+            )
+    weights = [part.weight for part in parts]
+    return Tasks(
+        _mixed(task, train, weights, config.seed),
+        _mixed(task, held_out, weights, config.seed) if all(held_out) else None,
+        tuple(notes),
+    )
+
+
+def _mixed(task: config.Task, parts: list[list[Entry]], weights: list[float], seed: int) -> DatasetTask:
+    return DatasetTask(parts, weights, task.match, seed, task.shuffle)

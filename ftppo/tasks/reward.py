@@ -7,11 +7,11 @@ import difflib
 import importlib
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ftppo.errors import ConfigError, TaskError
-from ftppo.tasks.base import Task
+from ftppo.tasks.base import Asked, Task
 from ftppo.types import Prompt
 
 KEY = "task.reward"
@@ -49,7 +49,10 @@ class RewardedTask:
     def answer(self, prompt: Prompt) -> str:
         return self._task.answer(prompt)
 
-    def score(self, prompt: Prompt, answer: str) -> float:
+    def scores(self, asked: Sequence[Asked]) -> list[float]:
+        return [self._score(prompt, answer) for prompt, answer in asked]
+
+    def _score(self, prompt: Prompt, answer: str) -> float:
         """Raises TaskError where the function raises or returns anything but a finite number."""
         where = f"{KEY}={self._path} on the answer {answer!r} to prompt {prompt.index}"
         try:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftppo import config
 from ftppo.errors import ConfigError, TaskError
-from ftppo.tasks.build import build_task
 from ftppo.tasks.reward import load_reward
+from tests.unit.tasks.making import make_tasks
 
 MODULE = """
 def length(answer, entry):
@@ -32,11 +31,10 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_function_takes_the_place_of_the_tasks_score(user_module: str, tmp_path: Path) -> None:
-    section = config.Task(kind="jsonl", path=str(tmp_path / "prompts.jsonl"), reward=f"{user_module}.length")
-    task = build_task(section, seed=0)
+    task = make_tasks(path=str(tmp_path / "prompts.jsonl"), reward=f"{user_module}.length").train
     prompt = task.prompt(3)
     assert (prompt.text, task.answer(prompt)) == ("q", "four")
-    assert task.score(prompt, "no") == 0.5
+    assert task.scores([(prompt, "no")]) == [0.5]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +60,8 @@ def _score(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, returne
         return returned
 
     monkeypatch.setattr(f"{module}.length", reward)
-    section = config.Task(kind="jsonl", path=str(tmp_path / "prompts.jsonl"), reward=f"{module}.length")
-    task = build_task(section, seed=0)
-    return task.score(task.prompt(0), "x")
+    task = make_tasks(path=str(tmp_path / "prompts.jsonl"), reward=f"{module}.length").train
+    return task.scores([(task.prompt(0), "x")])[0]
 
 
 @pytest.mark.parametrize("returned", [1, True, 0.25, np.float32(0.5), -2.0])
