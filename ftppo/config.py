@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from ftppo.config_check import check
 from ftppo.config_errors import explain
 from ftppo.config_model import Model, Section
-from ftppo.config_task import Task
+from ftppo.config_task import Judge, Task
 from ftppo.pretrained import with_shape
 
 # "update" strikes at the first of its parts.
@@ -221,6 +221,7 @@ class Config(Section):
     cluster: Cluster = Cluster()
     model: Model = Model()
     task: Task = Task()
+    judge: Judge = Judge()
     algo: Algo = Algo()
     rollout: Rollout = Rollout()
     checkpoint: Checkpoint = Checkpoint()

@@ -21,8 +21,9 @@ def check_task(task: Task, model: Model) -> None:
         _gym(task)
     else:
         _datasets(task)
-    for key in ("answer_pattern",):
+    for key in ("answer_pattern", "response_pattern"):
         _pattern(f"task.{key}", getattr(task, key))
+    _unused(task)
     _prompts(task, model)
     if task.tokenizer == "byte":
         remedy = "is for task.tokenizer=char: set that, or leave it out"
@@ -71,6 +72,14 @@ def _datasets(task: Task) -> None:
     check_endpoint("task.endpoint", task.endpoint)
     remedy = "without answers only a function can judge: give task.reward"
     require(task.answer_column is not None or task.reward is not None, "task.answer_column", None, remedy)
+
+
+def _unused(task: Task) -> None:
+    """Where another judges, these would mislead."""
+    other = "task.reward judges" if task.reward is not None else "reasoning-gym's own scorer judges"
+    if task.reward is not None or task.kind == "reasoning_gym":
+        remedy = f"{other}: leave it out"
+        require(task.response_pattern is None, "task.response_pattern", task.response_pattern, remedy)
 
 
 def _pattern(key: str, pattern: str | None) -> None:

@@ -1,4 +1,6 @@
-"""The task section of the configuration. Comes in: keys; goes out: where prompts come from, what an answer is worth."""
+"""The sections task and judge of the configuration. Comes in: keys; goes out: where prompts come from, what an answer
+is worth, and who says so.
+"""
 
 from typing import Any, Literal
 
@@ -35,12 +37,13 @@ class Task(Section):
     answer_pattern: str | None = None  # regular expression that finds the answer in its column, as response_pattern
     shuffle: bool = True  # every epoch in an order of its own; false: as the files have it
     held_out: float = Field(0.0, ge=0, lt=1)  # share of the entries that training never sees, for eval
-    match: Literal["exact", "numeric"] = "exact"  # how an answer is judged
+    match: Literal["exact", "numeric", "regex", "math"] = "exact"  # how an answer is judged; regex: the entry's is one
+    response_pattern: str | None = None  # regular expression: what it finds last, or its group, is judged; else all is
     template: str = "{question}"  # str.format over the entry and its metadata
     chat: bool = False  # put prompts into the chat template of the model's tokenizer
     system: str | None = None  # with chat: what is said before the prompt
     reward: str | None = (
-        None  # dotted path of a function (answer: str, entry: dict) -> float, instead of the task's own
+        None  # dotted path of a function (answer: str, entry: dict) -> float, or a coroutine, instead of the task's own
     )
     tokenizer: Literal["byte", "char"] = "byte"  # of a model that comes without one
     alphabet: str | None = None  # char: the characters, in order of their ids
@@ -58,3 +61,12 @@ class Task(Section):
             )
             for one in given
         )
+
+
+class Judge(Section):
+    """The processes, outside Ray, in which all but exact and numeric matches and reasoning-gym's scorers run."""
+
+    processes: int = Field(2, ge=1)  # answers judged at once
+    timeout_s: float = Field(10.0, gt=0)  # of one answer; its process is killed then
+    start_s: float = Field(60.0, gt=0)  # until a process has imported the function
+    on_error: Literal["zero", "fail"] = "zero"  # an answer without a score counts 0, or ends the run

@@ -9,10 +9,10 @@ from ftppo.errors import TaskError
 from ftppo.tasks.base import Later, Task
 from ftppo.tasks.chat import ChatTemplate
 from ftppo.tasks.dataset import DatasetTask, divide
-from ftppo.tasks.entries import Entry, EntryMaker
+from ftppo.tasks.entries import EntryMaker
 from ftppo.tasks.gym import HELD_OUT_FROM, GymTask
 from ftppo.tasks.pretrained import PretrainedTokenizer
-from ftppo.tasks.reward import RewardedTask, load_reward
+from ftppo.tasks.reward import RewardedTask, Scorer, scorer_of
 from ftppo.tasks.rows import Row
 from ftppo.tasks.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 
@@ -29,14 +29,16 @@ class Tasks:
 
 
 def build_tasks(config: config.Config, tokenizer: Tokenizer, read: ReadRows) -> Tasks:
-    """The tasks of `config.task`, with the user's reward where one is given. Raises ConfigError or TaskError."""
-    task = config.task
-    reward = load_reward(task.reward) if task.reward else None
-    built = _gym(config) if task.kind == "reasoning_gym" else _datasets(config, tokenizer, read)
-    if reward is None or task.reward is None:
-        return built
-    held_out = None if built.held_out is None else RewardedTask(built.held_out, reward, task.reward)
-    return Tasks(RewardedTask(built.train, reward, task.reward), held_out, built.notes)
+    """The tasks of `config.task`, judged as it says. Raises ConfigError or TaskError."""
+    scorer = scorer_of(config.task, config.judge)
+    if config.task.kind == "reasoning_gym":
+        return _gym(config, scorer)
+    assert scorer is not None, "datasets do not judge"
+    try:
+        return _datasets(config, tokenizer, read, scorer)
+    except BaseException:
+        scorer.close()
+        raise
 
 
 def build_tokenizer(task: config.Task, model: config.Model) -> Tokenizer:
@@ -46,12 +48,14 @@ def build_tokenizer(task: config.Task, model: config.Model) -> Tokenizer:
     return ByteTokenizer() if task.tokenizer == "byte" else CharTokenizer(task.alphabet)
 
 
-def _gym(config: config.Config) -> Tasks:
-    task = GymTask(config.task.name, config.task.args, config.task.template, config.seed)
+def _gym(config: config.Config, scorer: Scorer | None) -> Tasks:
+    task: Task = GymTask(config.task.name, config.task.args, config.task.template, config.seed)
+    if scorer is not None:
+        task = RewardedTask(task, scorer)
     return Tasks(task, Later(task, HELD_OUT_FROM))
 
 
-def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows) -> Tasks:
+def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, scorer: Scorer) -> Tasks:
     task, parts = config.task, config.task.parts()
     chat = ChatTemplate(config.model) if task.chat else None
     maker = EntryMaker(task, tokenizer, config.rollout.max_prompt, chat)
@@ -70,11 +74,7 @@ def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows) -> Ta
             )
     weights = [part.weight for part in parts]
     return Tasks(
-        _mixed(task, train, weights, config.seed),
-        _mixed(task, held_out, weights, config.seed) if all(held_out) else None,
+        DatasetTask(train, weights, scorer, config.seed, task.shuffle),
+        DatasetTask(held_out, weights, scorer, config.seed, task.shuffle) if all(held_out) else None,
         tuple(notes),
     )
-
-
-def _mixed(task: config.Task, parts: list[list[Entry]], weights: list[float], seed: int) -> DatasetTask:
-    return DatasetTask(parts, weights, task.match, seed, task.shuffle)

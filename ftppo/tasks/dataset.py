@@ -8,13 +8,12 @@ import functools
 import random
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal
 
 from ftppo.errors import TaskError
 from ftppo.rng import seed_for
-from ftppo.tasks import matching
 from ftppo.tasks.base import Asked
 from ftppo.tasks.entries import Entry
+from ftppo.tasks.reward import Scorer
 from ftppo.types import Prompt
 
 CACHED_EPOCHS = 2
@@ -22,19 +21,19 @@ BLOCK = 1000  # prompts, about, within which several datasets have their exact s
 
 
 class DatasetTask:
-    """Entries of several datasets, mixed; an answer is worth what ftppo.tasks.matching says of it."""
+    """Entries of several datasets, mixed; an answer is worth what `scorer` says of it."""
 
     def __init__(
         self,
         parts: Sequence[Sequence[Entry]],
         weights: Sequence[float],
-        match: Literal["exact", "numeric"],
+        scorer: Scorer,
         seed: int,
         shuffle: bool = True,
     ) -> None:
         self._streams = [_Stream(part, (seed, "dataset", number), shuffle) for number, part in enumerate(parts)]
         self._mixture = Mixture(weights, seed)
-        self._match = {"exact": matching.exact, "numeric": matching.numeric}[match]
+        self.scorer = scorer
         self.num_entries = sum(map(len, parts))
 
     def prompt(self, index: int) -> Prompt:
@@ -43,7 +42,7 @@ class DatasetTask:
         return Prompt(index=index, text=entry.text, entry=entry.fields)
 
     def scores(self, asked: Sequence[Asked]) -> list[float]:
-        return [self._match(answer, str(prompt.entry["answer"])) for prompt, answer in asked]
+        return self.scorer(asked)
 
     def answer(self, prompt: Prompt) -> str:
         if "answer" not in prompt.entry:

@@ -80,9 +80,22 @@ class EntryMaker:
                     f"which is {answer!r:.200}"
                 )
             answer = picked
-        if self.task.match == "numeric" and self.task.reward is None and number(answer) is None:
-            raise TaskError(f'{row.where}: "{column}" is to be a number, as task.match=numeric, not {answer!r:.60}')
+        if self.task.reward is None and (wanted := _not_as_wanted(answer, self.task.match)):
+            wanted = f"{wanted}, as task.match={self.task.match}, not {answer!r:.60}"
+            raise TaskError(f'{row.where}: "{column}" is to be {wanted}')
         return answer
+
+
+def _not_as_wanted(answer: str, match: str) -> str | None:
+    """What an expected answer must be to be matched in this way, where it is not."""
+    if match == "numeric" and number(answer) is None:
+        return "a number"
+    if match == "regex":
+        try:
+            re.compile(answer)
+        except re.error:
+            return "a regular expression"
+    return None
 
 
 def _column(row: Row, column: str) -> Any:

@@ -99,6 +99,7 @@ def test_one_key(raw: dict[str, Any], key: str, remedy: str) -> None:
             "task.answer_pattern",
             "no regular expression",
         ),
+        ({"task": {"response_pattern": "(.)"}}, "task.response_pattern", "reasoning-gym's own scorer judges"),
         ({"task": {"held_out": 0.1}}, "task.held_out", "leave it out"),
         ({"task": {"chat": True}}, "task.chat", "model.path"),
         ({"task": {"system": "Be brief."}}, "task.system", "task.chat=true"),

@@ -145,26 +145,3 @@ def test_no_file_no_rows_and_no_answers(tmp_path: Path) -> None:
     task = make_tasks(path=asked, answer_column=None).train
     with pytest.raises(TaskError, match="warmup_steps=0"):
         task.answer(task.prompt(0))
-
-
-@pytest.mark.parametrize(
-    ("match", "answer", "given", "score"),
-    [
-        ("exact", "Yes", " Yes\n", 1.0),
-        ("exact", "Yes", "yes", 0.0),
-        ("exact", "4", "4.0", 0.0),
-        ("numeric", "1,000", "1000.0", 1.0),
-        ("numeric", 4, " 4.00 ", 1.0),
-        ("numeric", 0.1, "1e-1", 1.0),
-        ("numeric", 4, "5", 0.0),
-        ("numeric", 4, "four", 0.0),
-        ("numeric", 4, "", 0.0),
-        ("numeric", 4, "nan", 0.0),
-        ("numeric", 4, "sNaN", 0.0),
-        ("numeric", 4, "1e999999999", 0.0),
-    ],
-)
-def test_matching(tmp_path: Path, match: str, answer: Any, given: str, score: float) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", {"prompt": "q", "answer": answer})
-    task = make_tasks(path=path, match=match).train
-    assert task.scores([(task.prompt(0), given)]) == [score]
