@@ -12,13 +12,13 @@ from pydantic import BeforeValidator, Field, ValidationError
 from ftppo.config_check import check
 from ftppo.config_errors import explain
 from ftppo.config_model import Model, Section
-from ftppo.config_task import Judge, Task
+from ftppo.config_task import Eval, Judge, Task
 from ftppo.pretrained import with_shape
 
 # "update" strikes at the first of its parts.
 FaultPhase = Literal[
     "rollout", "score", "save", "snapshot", "update", "update.forward", "update.backward", "update.reduce",
-    "update.optimizer", "update.gather",
+    "update.optimizer", "update.gather", "eval",
 ]  # fmt: skip
 
 
@@ -222,6 +222,7 @@ class Config(Section):
     model: Model = Model()
     task: Task = Task()
     judge: Judge = Judge()
+    eval: Eval = Eval()
     algo: Algo = Algo()
     rollout: Rollout = Rollout()
     checkpoint: Checkpoint = Checkpoint()

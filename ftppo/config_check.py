@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ftppo.config_check_task import check_endpoint, check_task
+from ftppo.config_check_task import check_endpoint, check_eval, check_task
 from ftppo.config_errors import require as _require
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _algo(config: "Config") -> None:
 
 def _task(config: "Config") -> None:
     check_task(config.task, config.model)
+    check_eval(config.eval, config.task)
 
 
 def _cluster(config: "Config") -> None:

@@ -1,4 +1,4 @@
-"""The checks of the task section. Comes in: a typed Task, a Model; goes out: nothing, or a ConfigError.
+"""The checks of the sections task and eval. Comes in: typed sections; goes out: nothing, or a ConfigError.
 
 Files are only looked for here; what is in them is read by ftppo/tasks.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ftppo.config_errors import require
 from ftppo.config_model import Model
-from ftppo.config_task import Task
+from ftppo.config_task import Eval, Task
 from ftppo.errors import ConfigError
 
 FILES = ("jsonl", "parquet")
@@ -28,6 +28,23 @@ def check_task(task: Task, model: Model) -> None:
     if task.tokenizer == "byte":
         remedy = "is for task.tokenizer=char: set that, or leave it out"
         require(task.alphabet is None, "task.alphabet", task.alphabet, remedy)
+
+
+def check_eval(knobs: Eval, task: Task) -> None:
+    """Raise ConfigError where there is nothing to evaluate on, or more than one thing."""
+    given = {"path": knobs.path, "split": knobs.split}
+    for key, value in given.items():
+        remedy = "reasoning-gym makes held-out prompts of its own: leave it out"
+        require(value is None or task.kind != "reasoning_gym", f"eval.{key}", value, remedy)
+        require(
+            value is None or not task.held_out, f"eval.{key}", value, "task.held_out is evaluated on: leave one out"
+        )
+    require(knobs.split is None or task.kind == "hub", "eval.split", knobs.split, "is for task.kind=hub: leave it out")
+    if knobs.path is not None and task.kind in FILES:
+        check_place("eval.path", knobs.path)
+    if knobs.every_iterations and task.kind != "reasoning_gym":
+        remedy = "there are no prompts to evaluate on: hold some out, task.held_out=0.1, or give eval.path"
+        require(any(given.values()) or task.held_out > 0, "task.held_out", task.held_out, remedy)
 
 
 def check_endpoint(key: str, endpoint: str | None) -> None:

@@ -1,5 +1,5 @@
-"""The sections task and judge of the configuration. Comes in: keys; goes out: where prompts come from, what an answer
-is worth, and who says so.
+"""The sections task, judge and eval of the configuration. Comes in: keys; goes out: where prompts come from, what an
+answer is worth, who says so, and what is asked of prompts that training never sees.
 """
 
 from typing import Any, Literal
@@ -51,16 +51,16 @@ class Task(Section):
     def parts(self) -> tuple[Dataset, ...]:
         """The datasets to read, nothing in them null; none for reasoning_gym."""
         given = self.datasets or ((Dataset(path=self.path),) if self.path is not None else ())
-        return tuple(
-            one.model_copy(
-                update={
-                    "prompt_column": one.prompt_column or self.prompt_column,
-                    "answer_column": one.answer_column or self.answer_column,
-                    "split": one.split or self.split,
-                }
-            )
-            for one in given
-        )
+        return tuple(map(self.completed, given))
+
+    def completed(self, part: Dataset) -> Dataset:
+        """`part` with the task's own keys in the place of what is null."""
+        own = {
+            "prompt_column": part.prompt_column or self.prompt_column,
+            "answer_column": part.answer_column or self.answer_column,
+            "split": part.split or self.split,
+        }
+        return part.model_copy(update=own)
 
 
 class Judge(Section):
@@ -70,3 +70,15 @@ class Judge(Section):
     timeout_s: float = Field(10.0, gt=0)  # of one answer; its process is killed then
     start_s: float = Field(60.0, gt=0)  # until a process has imported the function
     on_error: Literal["zero", "fail"] = "zero"  # an answer without a score counts 0, or ends the run
+
+
+class Eval(Section):
+    """What is asked of held-out prompts: of reasoning-gym's others, of `path`, or of the share `task.held_out`."""
+
+    every_iterations: int = Field(0, ge=0)  # before the first iteration, after every n, and after the last; 0: never
+    prompts: int = Field(64, ge=1)
+    samples: int = Field(0, ge=0)  # answers drawn to each prompt besides the greedy one, for pass@k
+    temperature: float = Field(1.0, gt=0)  # of those
+    pass_reward: float = 1.0  # an answer that is worth this much is right
+    path: str | None = None  # datasets: held-out prompts in the format of the task; hub: a name
+    split: str | None = None  # hub: the part that is held out, of `path` or else of task.path

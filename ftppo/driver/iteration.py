@@ -18,7 +18,7 @@ from ftppo.algo.schedule import learning_rate
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.mesh import Call, CallPhase, Mesh
-from ftppo.driver.prompts import assemble, encode_prompts, supervised_batch
+from ftppo.driver.prompts import assemble, decode_answers, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
 from ftppo.rng import generator
 from ftppo.tasks.base import Task
@@ -108,10 +108,7 @@ class Iteration:
 
     def _judge(self, prompts: list[Prompt], result: RolloutResult) -> torch.Tensor:
         samples = self.shop.config.train.samples
-        answers = [
-            self.shop.tokenizer.decode(row[:length].tolist())
-            for row, length in zip(result.tokens, result.lengths.tolist(), strict=True)
-        ]
+        answers = decode_answers(result, self.shop.tokenizer)
         asked = [(prompts[row // samples], text) for row, text in enumerate(answers)]
         return torch.tensor(self.shop.task.scores(asked))
 

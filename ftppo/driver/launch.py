@@ -48,7 +48,7 @@ def run(config: Config) -> int:
         try:
             for note in tasks.notes:
                 announce(files, display, "prompts_left_out", note)
-            supervisor.run(cluster, tasks.train, tokenizer, resume)
+            supervisor.run(cluster, tasks, tokenizer, resume)
             status = FINISHED
         except BaseException as error:
             supervisor.reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)

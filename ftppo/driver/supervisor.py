@@ -17,6 +17,7 @@ from ftppo.driver.account import Stopwatch, restart_record
 from ftppo.driver.announce import announce
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.display import Display, Fleet, IterationView
+from ftppo.driver.evaluation import Evaluation
 from ftppo.driver.injection import Injection
 from ftppo.driver.iteration import Iteration, Workshop, warmup_step
 from ftppo.driver.mesh import CallPhase, GenerationBroken, Mesh
@@ -33,7 +34,7 @@ from ftppo.plan.recovery import Source, dp_within_reach
 from ftppo.plan.retention import due
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
-from ftppo.tasks.base import Task
+from ftppo.tasks.build import Tasks
 from ftppo.tasks.tokenizer import Tokenizer
 from ftppo.types import DriverState, StepResult, StepSpec
 
@@ -52,13 +53,13 @@ class Supervisor:
         self.trail = Trail()
         self.placed = self.save_due = False
 
-    def run(self, cluster: Cluster, task: Task, tokenizer: Tokenizer, resume: bool) -> None:
+    def run(self, cluster: Cluster, tasks: Tasks, tokenizer: Tokenizer, resume: bool) -> None:
         """The whole run on a cluster."""
         self.resume, self.watch = resume, Stopwatch(self.clock)
         self.injection = Injection(self.config, self.files, resume)
         self.shop = Workshop(
             self.config,
-            task,
+            tasks.train,
             tokenizer,
             self.clock,
             self._on_phase,
@@ -66,6 +67,7 @@ class Supervisor:
             self._boundary_due,
             self._at_boundary,
         )
+        self.evaluation = Evaluation(self.shop, tasks, self.files, self.display)
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock)
         self.standbys = Standbys(self.pool, self.files, self.display)
         self.recovery = Recovery(
@@ -146,6 +148,8 @@ class Supervisor:
             self._move_to(warmup_step(self.shop, self.state))
         elif warmup_steps and not self.state.begun:
             self._begin_ppo()
+        elif self.evaluation.due(self.state):
+            self.evaluation.run(self.state)
         elif self.state.iteration < self.config.train.iterations:
             self._iterate()
         else:

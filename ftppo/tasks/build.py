@@ -1,6 +1,6 @@
 """From the config to a task's objects. Comes in: the config and what reads datasets; goes out: Tasks, a Tokenizer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ftppo import config
@@ -9,7 +9,7 @@ from ftppo.errors import TaskError
 from ftppo.tasks.base import Later, Task
 from ftppo.tasks.chat import ChatTemplate
 from ftppo.tasks.dataset import DatasetTask, divide
-from ftppo.tasks.entries import EntryMaker
+from ftppo.tasks.entries import Entry, EntryMaker
 from ftppo.tasks.gym import HELD_OUT_FROM, GymTask
 from ftppo.tasks.pretrained import PretrainedTokenizer
 from ftppo.tasks.reward import RewardedTask, Scorer, scorer_of
@@ -25,6 +25,7 @@ class Tasks:
 
     train: Task
     held_out: Task | None = None  # None: nothing is held out
+    num_held_out: int | None = None  # its prompts before they come again; None: never
     notes: tuple[str, ...] = ()
 
 
@@ -56,25 +57,38 @@ def _gym(config: config.Config, scorer: Scorer | None) -> Tasks:
 
 
 def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, scorer: Scorer) -> Tasks:
-    task, parts = config.task, config.task.parts()
+    task, notes = config.task, list[str]()
     chat = ChatTemplate(config.model) if task.chat else None
     maker = EntryMaker(task, tokenizer, config.rollout.max_prompt, chat)
-    train, held_out, notes = [], [], []
-    for number, part in enumerate(parts):
+
+    def load(part: Dataset) -> list[Entry | None]:
         entries = maker.make(read(part), part)
-        kept, held = divide(entries, task.held_out, config.seed, number)
-        if not kept:
-            raise TaskError(f"{part.path}: task.held_out={task.held_out} leaves nothing to train on: lower it")
-        train.append(kept)
-        held_out.append(held)
         if num_left := entries.count(None):
-            limit = f"rollout.max_prompt={config.rollout.max_prompt}"
-            notes.append(
-                f"{part.path}: {num_left} of {len(entries)} prompts are left out, empty or above {limit} tokens"
-            )
-    weights = [part.weight for part in parts]
-    return Tasks(
-        DatasetTask(train, weights, scorer, config.seed, task.shuffle),
-        DatasetTask(held_out, weights, scorer, config.seed, task.shuffle) if all(held_out) else None,
-        tuple(notes),
-    )
+            limit = f"empty or above rollout.max_prompt={config.rollout.max_prompt} tokens"
+            notes.append(f"{part.path}: {num_left} of {len(entries)} prompts are left out, {limit}")
+        return entries
+
+    def mixed(entries: Sequence[Sequence[Entry]], parts: Sequence[Dataset]) -> DatasetTask:
+        return DatasetTask(entries, [part.weight for part in parts], scorer, config.seed, task.shuffle)
+
+    parts, others = task.parts(), _eval_parts(config)
+    divided = [divide(load(part), task.held_out, config.seed, number) for number, part in enumerate(parts)]
+    held = [one for _, one in divided] if others is None else [divide(load(part), 0.0, 0, 0)[0] for part in others]
+    for part, (train, _) in zip(parts, divided, strict=True):
+        if not train:
+            raise TaskError(f"{part.path}: task.held_out={task.held_out} leaves nothing to train on: lower it")
+    wanted = others is not None or task.held_out > 0
+    if wanted and not all(held):
+        raise TaskError(f"task.held_out={task.held_out} holds out none of the prompts that are short enough: raise it")
+    held_out = mixed(held, others or parts) if wanted else None
+    return Tasks(mixed([train for train, _ in divided], parts), held_out, sum(map(len, held)) or None, tuple(notes))
+
+
+def _eval_parts(config: config.Config) -> tuple[Dataset, ...] | None:
+    """The datasets that are evaluated on; None: what is held out of the task's own."""
+    knobs, task = config.eval, config.task
+    if knobs.path is not None:
+        return (task.completed(Dataset(path=knobs.path, split=knobs.split)),)
+    if knobs.split is not None:
+        return tuple(part.model_copy(update={"split": knobs.split}) for part in task.parts())
+    return None

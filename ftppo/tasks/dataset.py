@@ -34,7 +34,6 @@ class DatasetTask:
         self._streams = [_Stream(part, (seed, "dataset", number), shuffle) for number, part in enumerate(parts)]
         self._mixture = Mixture(weights, seed)
         self.scorer = scorer
-        self.num_entries = sum(map(len, parts))
 
     def prompt(self, index: int) -> Prompt:
         part, place = self._mixture.at(index)

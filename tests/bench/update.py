@@ -83,7 +83,7 @@ def _run(config: Config, display: _Rounds) -> None:
         supervisor = Supervisor(config, clock, files, display, Saver(config, clock))
         tokenizer = build_tokenizer(config.task, config.model)
         tasks = build_tasks(config, tokenizer, functools.partial(read_rows, config))
-        supervisor.run(cluster, tasks.train, tokenizer, resume=False)
+        supervisor.run(cluster, tasks, tokenizer, resume=False)
 
 
 def _config(folder: str, overrides: tuple[str, ...], rounds: int) -> Config:

@@ -21,10 +21,16 @@ def numbered(path: Path, count: int, name: str = "p") -> str:
     return write_jsonl(path, *({"prompt": f"{name}{i}", "answer": f"a{i}"} for i in range(count)))
 
 
-def make_tasks(seed: int = 0, max_prompt: int = 200, judge: dict[str, Any] | None = None, **task: Any) -> Tasks:
+def make_tasks(
+    seed: int = 0,
+    max_prompt: int = 200,
+    judge: dict[str, Any] | None = None,
+    evaluate: dict[str, Any] | None = None,
+    **task: Any,
+) -> Tasks:
     """The tasks of these keys, with the byte tokenizer."""
     keys = {"kind": "jsonl"} | task
-    groups = {"task": keys, "judge": judge or {}, "rollout": {"max_prompt": max_prompt}}
+    groups = {"task": keys, "judge": judge or {}, "eval": evaluate or {}, "rollout": {"max_prompt": max_prompt}}
     config = Config.model_validate({"seed": seed} | groups)
     tokenizer = build_tokenizer(config.task, config.model)
     return build_tasks(config, tokenizer, functools.partial(read_rows, config))

@@ -145,3 +145,19 @@ def test_no_file_no_rows_and_no_answers(tmp_path: Path) -> None:
     task = make_tasks(path=asked, answer_column=None).train
     with pytest.raises(TaskError, match="warmup_steps=0"):
         task.answer(task.prompt(0))
+
+
+def test_other_files_can_be_evaluated_on(tmp_path: Path) -> None:
+    paths = [numbered(tmp_path / f"{name}.jsonl", 5, name) for name in "ab"]
+    tasks = make_tasks(path=paths[0], evaluate={"path": paths[1]})
+    assert tasks.held_out is not None and tasks.num_held_out == 5
+    assert sorted(texts(tasks.held_out, 0, 5)) == [f"b{i}" for i in range(5)]
+    assert texts(tasks.train, 0, 9) == texts(make_tasks(path=paths[0]).train, 0, 9), "training does not change"
+
+
+def test_prompts_of_reasoning_gym_that_training_never_comes_to() -> None:
+    words = {"min_word_len": 3, "max_word_len": 9}
+    tasks = make_tasks(kind="reasoning_gym", name="spell_backward", args=words, template="{word}")
+    assert tasks.held_out is not None and tasks.num_held_out is None
+    assert tasks.held_out.prompt(7) == tasks.train.prompt(2**30 + 7)
+    assert texts(tasks.held_out, 0, 20) != texts(tasks.train, 0, 20)
