@@ -64,7 +64,7 @@ class Task(Section):
 
 
 class Judge(Section):
-    """The processes, outside Ray, in which all but exact and numeric matches and reasoning-gym's scorers run."""
+    """The processes, outside Ray, in which answers are judged by what may hang or crash; see ftppo/tasks/reward.py."""
 
     processes: int = Field(2, ge=1)  # answers judged at once
     timeout_s: float = Field(10.0, gt=0)  # of one answer; its process is killed then

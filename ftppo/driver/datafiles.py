@@ -27,7 +27,10 @@ def read_rows(config: Config, part: Dataset) -> Iterator[Row]:
     if not root:
         root = "/" if part.path.startswith("/") else "."
     knobs = config.checkpoint.model_copy(update={"url": root, "endpoint": config.task.endpoint})
-    store = retrying_store_of(knobs)
+    try:
+        store = retrying_store_of(knobs)
+    except ConfigError as error:  # about the key that it usually comes from
+        raise ConfigError(KEY, part.path, error.remedy) from error
     try:
         for key in _keys(store, name, f".{config.task.kind}", part.path):
             yield from read(f"{root}/{key}" if root != "." else key, store.get(key))

@@ -32,13 +32,14 @@ class Tasks:
 def build_tasks(config: config.Config, tokenizer: Tokenizer, read: ReadRows) -> Tasks:
     """The tasks of `config.task`, judged as it says. Raises ConfigError or TaskError."""
     scorer = scorer_of(config.task, config.judge)
-    if config.task.kind == "reasoning_gym":
-        return _gym(config, scorer)
-    assert scorer is not None, "datasets do not judge"
     try:
+        if config.task.kind == "reasoning_gym":
+            return _gym(config, scorer)
+        assert scorer is not None, "datasets do not judge"
         return _datasets(config, tokenizer, read, scorer)
     except BaseException:
-        scorer.close()
+        if scorer is not None:
+            scorer.close()
         raise
 
 

@@ -1,7 +1,7 @@
 """What answers are worth. Comes in: prompts with answers, and who judges them; goes out: scores, in their order.
 
-Exact and numeric matches are judged on the spot. All else runs code that is a user's own, or that may take for ever on
-a strange answer, and is judged in the processes of a JudgePool.
+Exact and numeric matches, and most datasets of reasoning-gym, are judged on the spot. All else runs code that is a
+user's own, or that may take for ever on a strange answer, and is judged in the processes of a JudgePool.
 """
 
 import logging
@@ -14,6 +14,11 @@ from ftppo.tasks import base, matching
 from ftppo.tasks.base import Asked
 from ftppo.tasks.pool import Failure, JudgePool
 from ftppo.types import Prompt
+
+EVALUATING = (  # datasets of reasoning-gym whose scorers evaluate the answer as an expression
+    "countdown", "intermediate_integration", "n_queens", "polynomial_multiplication", "propositional_logic", "puzzle24",
+    "simple_integration",
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +39,12 @@ def scorer_of(task: Task, knobs: Judge) -> Scorer | None:
         pool = JudgePool("task.reward", task.reward, {}, knobs)
         return PoolScorer(pool, f"task.reward={task.reward}", knobs)
     if task.kind == "reasoning_gym":
-        return None
+        if task.name not in EVALUATING:
+            return None
+        gym = {"name": task.name, "args": {key: value for key, value in task.args.items() if key != "size"}}
+        return PoolScorer(
+            JudgePool("task.name", "ftppo.tasks.gym_scorer.score", gym, knobs), f"task {task.name}", knobs
+        )
     if task.match in ("exact", "numeric") and task.response_pattern is None:
         return _Match(task.match)
     name = "ftppo.tasks.maths.judge" if task.match == "math" else "ftppo.tasks.matching.judge"

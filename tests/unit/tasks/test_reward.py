@@ -108,3 +108,14 @@ def test_reasoning_gym_can_be_judged_by_another_function(make: Make, tmp_path: P
     prompt = tasks.held_out.prompt(0)
     assert tasks.held_out.scores([(prompt, tasks.held_out.answer(prompt))]) == [1.0]
     tasks.train.scorer.close()
+
+
+@pytest.mark.parametrize(("name", "endless"), [("countdown", "9**9**9**9"), ("n_queens", "9**9**9**9")])
+def test_an_expression_without_end_costs_its_own_answer(name: str, endless: str) -> None:
+    tasks = make_tasks(judge={"processes": 1, "timeout_s": 2.0}, kind="reasoning_gym", name=name)
+    assert isinstance(tasks.train, RewardedTask)
+    prompt = tasks.train.prompt(0)
+    right = prompt.entry["metadata"]["valid_answers"][0] if name == "n_queens" else tasks.train.answer(prompt)
+    assert scores(tasks.train, "no expression", endless)[1] == 0.0
+    assert tasks.train.scores([(prompt, right)]) == [1.0]
+    tasks.train.scorer.close()
