@@ -175,7 +175,7 @@ class Recovery(Section):
     fence_s: float = Field(20.0, gt=0)  # survivors let go of their groups
     groups_s: float = Field(60.0, gt=0)  # new groups stand
     standby_s: float = Field(180.0, gt=0)  # a promised standby is warm
-    orphan_s: float = Field(300.0, gt=0)
+    orphan_s: float = Field(300.0, gt=0)  # actors of a cluster that is not the run's own outlive their driver so long
     max_recoveries: int = Field(20, ge=0)
 
 

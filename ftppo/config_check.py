@@ -23,7 +23,7 @@ VOCAB_MULTIPLE = 16  # what the tokenizers pad their vocabularies to
 
 def check(config: "Config") -> None:
     """Raise ConfigError for the first combination of keys that cannot run."""
-    for part in (_layout, _model, _batches, _sequence, _algo, _task, _cluster, _run, _checkpoint, _chaos, _not_yet):
+    for part in (_layout, _model, _batches, _sequence, _algo, _task, _cluster, _run, _checkpoint, _chaos):
         part(config)
 
 
@@ -208,11 +208,3 @@ def _soak(config: "Config") -> None:
     _require(enough, "cluster.standby", config.cluster.standby, remedy)
     remedy = f"would be taken for a hang: less than recovery.hang_s={recovery.hang_s:g}"
     _require(soak.slow_s < recovery.hang_s, "chaos.soak.slow_s", soak.slow_s, remedy)
-
-
-def _not_yet(config: "Config") -> None:
-    """Refuse keys whose meaning is settled and whose work is not done: one without effect would mislead."""
-    recovery = config.recovery
-    remedy = "actors do not outlive their driver yet, so nothing is timed by this: leave it out"
-    default = type(recovery).model_fields["orphan_s"].default
-    _require(recovery.orphan_s == default, "recovery.orphan_s", recovery.orphan_s, remedy)

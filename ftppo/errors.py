@@ -67,6 +67,10 @@ class ClusterError(FtppoError):
     """The cluster cannot hold what was asked for, or did not in time."""
 
 
+class Superseded(ClusterError):
+    """Another driver has taken this run over: this one must let the actors be."""
+
+
 class StorageError(FtppoError):
     """Root of what a store raises. `transient` says whether trying again can help."""
 

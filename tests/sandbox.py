@@ -72,6 +72,10 @@ class Sandbox:
         """All that was started with the mark and is alive."""
         return _marked(self._mark)
 
+    def titles(self) -> list[str]:
+        """What the processes that are alive call themselves."""
+        return [_title(process) for process in self.processes()]
+
     def lasting(self, apart_from: Collection[str] = ()) -> list[str]:
         """What is alive although nobody needs it any more, but for processes of these titles."""
         return _lasting(self._mark, apart_from)

@@ -9,6 +9,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -38,6 +39,7 @@ class Workshop:
     clock: Clock
     on_phase: Callable[[str, str], None]  # phase, detail
     on_step: Callable[[StepSpec, StepResult], None]
+    on_batch: Callable[["Iteration"], None]  # its batch is made: from here on it cannot be made again
     boundary_due: Callable[[], bool]  # whether something waits for a moment in which no step is under way
     at_boundary: Callable[[], None]  # does it
     mesh: Mesh | None = None
@@ -70,10 +72,19 @@ class Iteration:
         if self.batch is None:
             with self._timed("score"):
                 self.batch = self._score(self.sequences)
+            self.shop.on_batch(self)
         with self._timed("update"):
             self._update(self.batch)
         assert len(self.results) == self.shop.num_steps, "optimizer steps are epochs x mini-batches"
-        return self._after()
+        return self.after()
+
+    def steps(self) -> list[tuple[StepSpec, StepResult]]:
+        """The steps done."""
+        return [(self.spec(number), result) for number, result in enumerate(self.results)]
+
+    def keepsake(self) -> dict[str, Any]:
+        """All that another driver needs to go on with this iteration, besides a Workshop and the steps' results."""
+        return {name: value for name, value in vars(self).items() if name not in ("shop", "results")}
 
     def metrics(self) -> IterationMetrics:
         """Scalars of the finished iteration."""
@@ -145,13 +156,20 @@ class Iteration:
 
     def _start(self, number: int, batch: Batch, final: bool = False) -> "_Step":
         """Ask for a step: each epoch shuffles anew."""
-        shop, train = self.shop, self.shop.config.train
-        num_rows, last = batch.tokens.shape[0], train.iterations * shop.num_steps
+        shop, train, num_rows = self.shop, self.shop.config.train, batch.tokens.shape[0]
         epoch, mini = divmod(number, num_rows // train.mini_batch)
         order = torch.randperm(num_rows, generator=generator(shop.config.seed, self.state.iteration, "shuffle", epoch))
         rows = order[mini * train.mini_batch : (mini + 1) * train.mini_batch]
-        ppo_step = self._ppo_step(number)
-        spec = StepSpec(
+        spec = self.spec(number, final)
+        # Faults configured for the update strike in its middle step.
+        phase: CallPhase = "update" if number == shop.num_steps // 2 and not final else "update.other"
+        return _Step(spec, self._mesh.start("ppo_step", spec, rows=batch.rows(rows), via="mesh_first", phase=phase))
+
+    def spec(self, number: int, final: bool = False) -> StepSpec:
+        """Of the step with this number in the iteration."""
+        train, ppo_step = self.shop.config.train, self._ppo_step(number)
+        last = train.iterations * self.shop.num_steps
+        return StepSpec(
             step=self.state.step + number,
             iteration=self.state.iteration,
             kind="ppo",
@@ -161,11 +179,9 @@ class Iteration:
             version=self.state.version + number + 1,
             final=final,
         )
-        # Faults configured for the update strike in its middle step.
-        phase: CallPhase = "update" if number == shop.num_steps // 2 and not final else "update.other"
-        return _Step(spec, self._mesh.start("ppo_step", spec, rows=batch.rows(rows), via="mesh_first", phase=phase))
 
-    def _after(self) -> DriverState:
+    def after(self) -> DriverState:
+        """Where the run stands once all is done."""
         algo, state = self.shop.config.algo, self.state
         assert self.batch is not None
         num_samples = self.batch.tokens.shape[0]

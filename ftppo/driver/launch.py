@@ -3,6 +3,7 @@
 What would stop the run is asked before an actor starts: the task, the store, whether and what to resume.
 """
 
+import contextlib
 import functools
 import signal
 from pathlib import Path
@@ -15,8 +16,10 @@ from ftppo.driver.announce import announce
 from ftppo.driver.cluster import connect
 from ftppo.driver.datafiles import read_rows
 from ftppo.driver.display import make_display
+from ftppo.driver.estate import find_estate
+from ftppo.driver.lending import Lending
 from ftppo.driver.report import write_report
-from ftppo.driver.runfiles import BEGUN, ENDED, REPORT, RunFiles
+from ftppo.driver.runfiles import BEGUN, ENDED, REPORT, RunFiles, sole_driver
 from ftppo.driver.saver import Saver
 from ftppo.driver.supervisor import Supervisor
 from ftppo.errors import ConfigError, FtppoError
@@ -39,7 +42,10 @@ def run(config: Config) -> int:
     preflight(saver.store)
     resume = _wants_resume(config, saver)
     signal.signal(signal.SIGTERM, _interrupt)
-    with connect(config) as cluster, RunFiles(folder, clock, resume) as files:
+    with sole_driver(folder), connect(config) as cluster, contextlib.ExitStack() as at_end:
+        lending = None if cluster.own else Lending(config)
+        estate = find_estate(lending, config, clock) if lending is not None else None
+        files = at_end.enter_context(RunFiles(folder, clock, resume or estate is not None))
         signal.signal(signal.SIGTERM, _interrupt)  # again: Ray has put its own in place, which aborts
         files.record(BEGUN)
         files.config(config.model_dump(mode="json"))
@@ -48,7 +54,7 @@ def run(config: Config) -> int:
         try:
             for note in tasks.notes:
                 announce(files, display, "prompts_left_out", note)
-            supervisor.run(cluster, tasks, tokenizer, resume)
+            supervisor.run(cluster, tasks, tokenizer, resume or estate is not None, lending, estate)
             status = FINISHED
         except BaseException as error:
             supervisor.reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)

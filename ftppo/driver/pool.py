@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.cluster import Cluster
+from ftppo.driver.estate import Estate
+from ftppo.driver.lending import Lending
 from ftppo.errors import ClusterError
 from ftppo.plan.topology import Layout, Place, order_places
 from ftppo.worker.actor import TrainActor, Whereabouts, end_process
@@ -50,8 +52,11 @@ class _Warming:
 class Pool:
     """All actors of a run by name. `warm` are the names of standbys that could take a slot at once."""
 
-    def __init__(self, config: Config, cluster: Cluster, vocab_size: int, eos: int, clock: Clock) -> None:
-        self.config, self.cluster, self.clock = config, cluster, clock
+    def __init__(
+        self, config: Config, cluster: Cluster, vocab_size: int, eos: int, clock: Clock, lending: Lending | None = None
+    ) -> None:
+        """With a `lending` the actors outlive this driver; without they end with it."""
+        self.config, self.cluster, self.clock, self.lending = config, cluster, clock, lending
         self.members: dict[str, Member] = {}
         self.warm: list[str] = []
         parallel = config.parallel
@@ -62,12 +67,15 @@ class Pool:
         self._not_before = 0.0  # monotonic: no standby is started until then
         self._prepare_args = (config, cluster.kind, vocab_size, eos, secrets.token_hex(16))
         self._group: PlacementGroup | None = None
+        if lending is not None:
+            lending.hold(lambda: [member.handle for member in list(self.members.values())])
 
     def start(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Place and start all actors. Returns the names for the slots, in slot order, and those of the standbys."""
         num = self.layout.world + self.config.cluster.standby
         bundle = self.cluster.bundle(self.config)
-        self._group = placement_group([bundle] * num, strategy="PACK")
+        lasting = {"name": self.lending.run, "lifetime": "detached"} if self.lending is not None else {}
+        self._group = placement_group([bundle] * num, strategy="PACK", **lasting)
         if not self._group.wait(self.config.cluster.start_s):
             raise ClusterError(
                 f"{num} bundles of {bundle} were not placed within cluster.start_s={self.config.cluster.start_s:g} s; "
@@ -81,6 +89,23 @@ class Pool:
             found.append(Place(member.name, place.node, place.device))
         names = [place.actor for place in order_places(found, self.layout.tp)]
         return tuple(names[: self.layout.world]), tuple(names[self.layout.world :])
+
+    def adopt(self, estate: Estate) -> None:
+        """Take actors over as an earlier driver has left them. Those that were not ready yet are ended."""
+        assert self.lending is not None
+        self._group = get_placement_group(self.lending.run)
+        for name, account in estate.accounts.items():
+            built_for = account.slot if account.generation < 0 else None
+            bundle, handle = estate.bundles[name], estate.handles[name]
+            self.members[name] = Member(name, handle, bundle, account.place, account.snapshots, built_for)
+        held = {member.bundle for member in self.members.values()}
+        self._free = [bundle for bundle in range(self._group.bundle_count) if bundle not in held]
+        self._num_spawned = 1 + max(int(name.removeprefix("a")) for name in estate.handles)
+        token = next(account.token for account in estate.accounts.values() if account.token is not None)
+        self._prepare_args = (*self._prepare_args[:-1], token)
+        self.warm = list(estate.roster.standby)
+        for name in set(self.members) - set(estate.roster.actors):
+            self.retire(name)
 
     def build(self, slots: Sequence[str]) -> None:
         """Warm the actors of the slots, and build each for its own."""
@@ -188,8 +213,20 @@ class Pool:
         self.warm_up(fresh)
         return fresh
 
+    def check_ours(self) -> None:
+        """Raise Superseded where the actors are another driver's by now."""
+        if self.lending is not None:
+            self.lending.check(member.handle for member in self.members.values())
+
+    def abandon(self) -> None:
+        """Leave all actors to another driver."""
+        self.members.clear()
+        self._group = None
+
     def stop(self) -> None:
         """End all actors and give the bundles back."""
+        if self.lending is not None:
+            self.lending.let_go()
         for name in list(self.members):
             self.retire(name)
         if self._group is not None:
@@ -199,10 +236,12 @@ class Pool:
     def _spawn(self, bundle: int) -> Member:
         needs = self.cluster.bundle(self.config)
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)  # type: ignore[arg-type]
+        name = f"a{self._num_spawned}"
+        lasting = self.lending.options(name, bundle) if self.lending is not None else {}
         handle = TrainActor.options(  # type: ignore[attr-defined]
-            num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), scheduling_strategy=strategy
-        ).remote()
-        member = Member(f"a{self._num_spawned}", handle, bundle)
+            num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), scheduling_strategy=strategy, **lasting
+        ).remote(self.lending.terms if self.lending is not None else None)
+        member = Member(name, handle, bundle)
         self._num_spawned += 1
         self.members[member.name] = member
         return member

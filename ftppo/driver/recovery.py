@@ -10,25 +10,25 @@ import ray
 
 from ftppo.clock import Clock
 from ftppo.config import Config
-from ftppo.driver.account import Accounts, Stopwatch, phase_of, record_of
+from ftppo.driver.account import Accounts, Stopwatch, phase_of, record_of, restart_record
 from ftppo.driver.announce import announce
 from ftppo.driver.copies import Copies, find_copies
-from ftppo.driver.detect import from_error, nobody_at, survey
+from ftppo.driver.detect import from_error, nobody_at
 from ftppo.driver.display import Display
+from ftppo.driver.inquiry import SURVEY_S, find_faults
 from ftppo.driver.mesh import GenerationBroken, Mesh
 from ftppo.driver.pool import Member, Pool
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import DAMAGED, Saver
 from ftppo.driver.standbys import Standbys
 from ftppo.errors import CheckpointError, ClusterError, RepeatedFault
-from ftppo.plan.faults import NO_SLOT, ExitKind, Fault, FaultKind, Observation, judge
+from ftppo.plan.faults import NO_SLOT, ExitKind, Fault, FaultKind, Observation
 from ftppo.plan.recovery import GiveUp, Grow, Plan, Reshape, Source, Substitute, Wait, plan_recovery
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout, buddies
 from ftppo.types import DriverState
 from ftppo.worker.meeting import Rendezvous
 
-SURVEY_S = 1.0  # a living actor answers on its control group in milliseconds, unless its machine is starved
 POLL_S = 0.5
 
 
@@ -40,6 +40,11 @@ class Recovered:
     source: Source
     version: int
     state: DriverState | None
+
+    @property
+    def at(self) -> int:
+        """The version that work goes on from."""
+        return self.version if self.state is None else self.state.version
 
 
 class Recovery:
@@ -57,6 +62,7 @@ class Recovery:
     ) -> None:
         self.config, self.pool, self.standbys, self.saver = config, pool, standbys, saver
         self.files, self.display, self.clock = files, display, clock
+        self.oldest = 0  # version that the driver knows how to go on from
         self.num_begun = 0  # attempts count too: one that never succeeds must end
         self._layouts: dict[str, Layout] = {}  # those that a mesh has had, by how they write themselves
         self._raised: dict[int, set[str]] = {}  # version -> what was raised in the step after it
@@ -90,12 +96,37 @@ class Recovery:
         """
         watch = Stopwatch(self.clock)
         began = self.accounts.fault_time(watch.started)
+        known = mesh.committed
+        faults, plan, done = self._until_one_stands(mesh.roster, broken, state, watch)
+        if isinstance(plan, Grow):
+            self.num_begun -= 1  # nothing had gone wrong
+        known = known if known is not None and done.source == "peer" else state.version
+        lost = max(0, known - done.at)
+        record = record_of(faults, plan, done.source, phase_of(broken), lost, watch, began)
+        self.accounts.open(record, began, state.step + 1)
+        return done
+
+    def take_over(self, mesh: Mesh, broken: GenerationBroken, state: DriverState, known: int) -> Recovered:
+        """As `run`, after the death of an earlier driver: `state` is the furthest that the run can have come.
+
+        `known` is how many steps were committed for all that its files say.
+        """
+        watch = Stopwatch(self.clock)
+        self._layouts[str(mesh.roster.layout)] = mesh.roster.layout
+        _, _, done = self._until_one_stands(mesh.roster, broken, state, watch)
+        num_steps = done.at - state.begun if done.state is None else done.state.step
+        record = restart_record(done.mesh.roster.generation, done.source, max(0, known - num_steps), watch)
+        self.accounts.open(record, watch.started, num_steps + 1)
+        return done
+
+    def _until_one_stands(
+        self, roster: Roster, broken: GenerationBroken, state: DriverState, watch: Stopwatch
+    ) -> tuple[list[Fault], Substitute | Reshape, Recovered]:
         first_faults: list[Fault] = []
-        roster, phase, committed = mesh.roster, phase_of(broken), mesh.committed
         while True:
             self.num_begun += 1
             try:
-                faults = self._judge(roster, broken)
+                faults = find_faults(roster, broken, self.pool, self.files, self.clock, self.config.recovery.hang_s)
                 first_faults = first_faults or faults
                 self._announce(faults)
                 self._refuse_repetition(faults, state)
@@ -105,40 +136,10 @@ class Recovery:
                 if isinstance(plan, Reshape):
                     self._event("reshaped", plan.reason)
                 watch.lap("promote")
-                done = self._carry_out(plan, roster, copies, watch)
+                return first_faults, plan, self._carry_out(plan, roster, copies, watch)
             except GenerationBroken as again:
-                roster, broken = self._next_attempt(again), again
-                continue
-            if isinstance(plan, Grow):
-                self.num_begun -= 1  # nothing had gone wrong
-            known = committed if committed is not None and done.source == "peer" else state.version
-            lost = max(0, known - (done.version if done.state is None else done.state.version))
-            record = record_of(first_faults, plan, done.source, phase, lost, watch, began)
-            self.accounts.open(record, began, state.step + 1)
-            return done
-
-    def _judge(self, roster: Roster, broken: GenerationBroken) -> list[Fault]:
-        handles = {name: self.pool.members[name].handle for name in roster.slots if name in self.pool.members}
-        for one in broken.observations:
-            if one.error is not None and not one.peer_lost:
-                self.files.record("traceback", one.error.trace, slot=one.slot)
-        addresses = self.pool.addresses(roster.slots)
-        seen = survey(roster, handles, addresses, broken.observations, self.clock, SURVEY_S)
-        nodes = self._lost_nodes({one.actor for one in seen if one.process_dead})
-        seen = [
-            dataclasses.replace(one, node_alive=False) if self.pool.node_of(one.actor) in nodes else one for one in seen
-        ]
-        return judge(seen, layout=roster.layout, hang_s=self.config.recovery.hang_s)
-
-    def _lost_nodes(self, dead: set[str]) -> set[str]:
-        """Nodes of which, with these actors, all are dead, where they have several and there are other nodes."""
-        of_node = self.pool.warm_by_node()
-        if len(of_node) < 2:
-            return set()
-        struck = [names for names in of_node.values() if dead & set(names)]
-        doubtful = [name for names in struck for name in names if name not in dead]
-        dead = dead | nobody_at(self.pool.addresses(doubtful), SURVEY_S)
-        return {node for node, names in of_node.items() if len(names) > 1 and dead.issuperset(names)}
+                roster, broken = again.roster, again
+                roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
 
     def _refuse_repetition(self, faults: Sequence[Fault], state: DriverState) -> None:
         """Raise RepeatedFault for an exception that another actor has raised in the same step before."""
@@ -161,7 +162,9 @@ class Recovery:
         asked = [name for name in (*roster.slots, *self.pool.warm) if name in self.pool.members and name not in lost]
         handles = {name: self.pool.members[name].handle for name in asked}
         needs_reference = self.config.algo.needs_reference
-        return find_copies(roster, handles, self._layouts, needs_reference, at_most, self.config.recovery.fence_s)
+        limit = self.config.recovery.fence_s
+        copies = find_copies(roster, handles, self._layouts, needs_reference, at_most, limit)
+        return copies if copies is not None and copies.version >= self.oldest else None
 
     def _settle(self, roster: Roster, faults: Sequence[Fault], copies: Copies | None) -> Substitute | Reshape:
         """A plan that can be carried out now: waits for standbys while the plan is to wait."""
@@ -268,11 +271,6 @@ class Recovery:
 
     def _event(self, event: str, reason: str) -> None:
         announce(self.files, self.display, event, reason)
-
-    def _next_attempt(self, broken: GenerationBroken) -> Roster:
-        """A fault during the recovery: the roster to plan from, those lost meanwhile left out of the standbys."""
-        roster = broken.roster
-        return roster.without_standby([name for name in roster.standby if name not in self.pool.members])
 
     def _member(self, roster: Roster, slot: int) -> Member:
         return self.pool.members[roster.actor(slot)]

@@ -2,8 +2,9 @@
 metrics.jsonl, samples.jsonl, TensorBoard files, config.json, summary.json. A resumed run goes on in the same files.
 """
 
+import contextlib
+import fcntl
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +21,7 @@ from ftppo.driver.record import (
     Summary,
 )
 from ftppo.driver.scalars import ScalarWriter
+from ftppo.errors import ConfigError
 
 if TYPE_CHECKING:
     from ftppo.types import StepResult, StepSpec
@@ -30,7 +32,7 @@ SAMPLES = "samples.jsonl"
 SUMMARY = "summary.json"
 CONFIG = "config.json"
 REPORT = "report.html"
-
+LOCK = ".driver.lock"  # held by the driver that writes here; the system lets go of it whatever ends the driver
 
 BEGUN, ENDED = "driver_begun", "driver_ended"  # events; the second is missing where a driver was lost
 
@@ -38,8 +40,8 @@ BEGUN, ENDED = "driver_begun", "driver_ended"  # events; the second is missing w
 class RunFiles:
     """Writers of one run. `at` says where the run stands; every line written after it carries that stamp.
 
-    `driver_was_lost`: whether the driver before this one ended without a word; `num_steps_known` are the optimizer
-    steps that were committed before.
+    `driver_was_lost`: whether the driver before this one ended without a word; `num_steps_known` optimizer
+    steps were committed before, and `num_iterations_known` iterations finished.
     """
 
     def __init__(self, folder: Path, clock: Clock, resume: bool) -> None:
@@ -56,6 +58,7 @@ class RunFiles:
         told = [row["event"] for row in read_lines(folder / EVENTS) if row.get("event") in (BEGUN, ENDED)]
         self.driver_was_lost = told[-1:] == [BEGUN]
         self.num_steps_known = max((row["step"] + 1 for row in self._rows("step", "warmup")), default=0)
+        self.num_iterations_known = max((row["iteration"] + 1 for row in self._rows("iteration")), default=0)
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +84,7 @@ class RunFiles:
 
     def evaluation(self, metrics: EvalMetrics, samples: Sequence[EvalSample]) -> None:
         """An evaluation is complete."""
-        with closing(JsonLines(self.folder / SAMPLES)) as lines:
+        with contextlib.closing(JsonLines(self.folder / SAMPLES)) as lines:
             for sample in samples:
                 lines.append(asdict(sample))
         self._write("eval", metrics.to_row(), metrics.iteration)
@@ -143,6 +146,19 @@ class RunFiles:
 
     def _read[T](self, kind: str, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
         return tuple(build(row) for row in self._rows(kind))
+
+
+@contextlib.contextmanager
+def sole_driver(folder: Path) -> Iterator[None]:
+    """Nobody else may write in `folder` meanwhile. Raises ConfigError where another driver does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            remedy = f"another driver is at work in {folder}: wait for its end, or take another name"
+            raise ConfigError("run.name", folder.name, remedy) from None
+        yield
 
 
 def _set_aside(folder: Path) -> None:

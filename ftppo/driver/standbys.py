@@ -13,9 +13,10 @@ from ftppo.plan.roster import Roster
 class Standbys:
     """The standbys of a run."""
 
-    def __init__(self, pool: Pool, files: RunFiles, display: Display) -> None:
+    def __init__(self, pool: Pool, files: RunFiles, display: Display, begun: bool = False) -> None:
+        """`begun`: those that came with the slots are warm already."""
         self.pool, self.files, self.display = pool, files, display
-        self._begun = False
+        self._begun = begun
 
     def begin(self, roster: Roster) -> None:
         """Warm up those that came with the slots; once."""

@@ -8,7 +8,7 @@ The work itself is in iteration.py and knows of no fault; this is the one place 
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 from ftppo.clock import Clock
@@ -17,9 +17,11 @@ from ftppo.driver.account import Stopwatch, restart_record
 from ftppo.driver.announce import announce
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.display import Display, Fleet, IterationView
+from ftppo.driver.estate import Estate
 from ftppo.driver.evaluation import Evaluation
 from ftppo.driver.injection import Injection
 from ftppo.driver.iteration import Iteration, Workshop, warmup_step
+from ftppo.driver.lending import Lending
 from ftppo.driver.mesh import CallPhase, GenerationBroken, Mesh
 from ftppo.driver.pool import Pool
 from ftppo.driver.record import Layout as LayoutRecord
@@ -28,8 +30,9 @@ from ftppo.driver.recovery import Recovery
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import DAMAGED, Saver
 from ftppo.driver.standbys import Standbys
+from ftppo.driver.succession import succeed
 from ftppo.driver.trail import Trail
-from ftppo.errors import CheckpointError, StorageError
+from ftppo.errors import CheckpointError, StorageError, Superseded
 from ftppo.plan.recovery import Source, dp_within_reach
 from ftppo.plan.retention import due
 from ftppo.plan.roster import Roster
@@ -53,30 +56,32 @@ class Supervisor:
         self.trail = Trail()
         self.placed = self.save_due = False
 
-    def run(self, cluster: Cluster, tasks: Tasks, tokenizer: Tokenizer, resume: bool) -> None:
-        """The whole run on a cluster."""
+    def run(
+        self,
+        cluster: Cluster,
+        tasks: Tasks,
+        tokenizer: Tokenizer,
+        resume: bool,
+        lending: Lending | None = None,
+        estate: Estate | None = None,
+    ) -> None:
+        """The whole run on a cluster. With a `lending` its actors outlive this driver; an `estate` is taken over."""
         self.resume, self.watch = resume, Stopwatch(self.clock)
         self.injection = Injection(self.config, self.files, resume)
-        self.shop = Workshop(
-            self.config,
-            tasks.train,
-            tokenizer,
-            self.clock,
-            self._on_phase,
-            self._on_step,
-            self._boundary_due,
-            self._at_boundary,
-        )
+        hooks = (self._on_phase, self._on_step, self._on_batch, self._boundary_due, self._at_boundary)
+        self.shop = Workshop(self.config, tasks.train, tokenizer, self.clock, *hooks)
         self.evaluation = Evaluation(self.shop, tasks, self.files, self.display)
-        self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock)
-        self.standbys = Standbys(self.pool, self.files, self.display)
-        self.recovery = Recovery(
-            self.config, self.pool, self.standbys, self.saver, self.files, self.display, self.clock
-        )
+        self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock, lending)
+        self.standbys = Standbys(self.pool, self.files, self.display, begun=estate is not None)
+        ours = (self.pool, self.standbys, self.saver, self.files, self.display, self.clock)
+        self.recovery = Recovery(self.config, *ours)
         try:
-            self._start()
+            self._start() if estate is None else self._take_over(estate)
             while self.digest is None:
                 self._guarded(self._advance)
+        except Superseded:
+            self.pool.abandon()
+            raise
         finally:
             self.pool.stop()
 
@@ -109,16 +114,25 @@ class Supervisor:
         self._guarded(lambda: self._enter(self.recovery.form(roster)))
         self.watch.lap("groups")
 
+    def _take_over(self, estate: Estate) -> None:
+        """Go on from what the actors of a driver that is gone hold in memory; else from the newest checkpoint."""
+        self.display.start(f"ftppo {self.config.run.name}", self.config.train.iterations)
+        self._event("taken_over", f"{len(estate.accounts)} actors of an earlier driver are alive")
+        mesh, self.state, self.iteration = succeed(estate, self.pool, self.recovery, self.shop, self.files)
+        self.trail.mark(self._completed().version, self.state, self.iteration)
+        self.placed = True
+        self._enter(mesh)
+
     def _enter(self, mesh: Mesh) -> None:
         """A generation stands: work goes on in it."""
         self.mesh = self.shop.mesh = mesh
         mesh.faults = self._take_faults
         self.files.at(generation=mesh.roster.generation)
-        self._show_fleet()
+        self.display.fleet(self._fleet())
 
     def _tend_standbys(self) -> None:
         self.mesh.roster = self.standbys.tend(self.mesh.roster)
-        self._show_fleet()
+        self.display.fleet(self._fleet())
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do `work`; after a fault recover, and leave the rest to the next round."""
@@ -128,6 +142,7 @@ class Supervisor:
             self._recover(broken)
 
     def _recover(self, broken: GenerationBroken) -> None:
+        self.pool.check_ours()
         self.save_due = self.save_due or self.saver.pending is not None
         self.saver.forget()
         done = self.recovery.run(self.mesh, broken, self._completed())
@@ -148,7 +163,7 @@ class Supervisor:
             self._move_to(warmup_step(self.shop, self.state))
         elif warmup_steps and not self.state.begun:
             self._begin_ppo()
-        elif self.evaluation.due(self.state):
+        elif self.iteration is None and self.evaluation.due(self.state):
             self.evaluation.run(self.state)
         elif self.state.iteration < self.config.train.iterations:
             self._iterate()
@@ -193,7 +208,7 @@ class Supervisor:
             self._event("not_injected", reason)
         digests = self.mesh.call("digest", phase="digest")
         self.recovery.accounts.close_all()
-        self.digest = _join_digests(digests)
+        self.digest = hashlib.sha256("".join(digests).encode()).hexdigest()  # one for all slots, in slot order
 
     def _move_to(self, state: DriverState) -> None:
         """A piece of work is done: the run stands at `state`."""
@@ -237,6 +252,10 @@ class Supervisor:
         self.standbys.begin(self.mesh.roster)
         self._tend_standbys()
 
+    def _on_batch(self, iteration: Iteration) -> None:
+        if self.pool.lending is not None:
+            self.mesh.leave(iteration.keepsake())
+
     def _boundary_due(self) -> bool:
         """Whether a checkpoint is written and waits to be published, somebody was told to go, or the mesh can grow."""
         return self._publish_due() or bool(self.mesh.leaving) or self._can_grow()
@@ -276,13 +295,5 @@ class Supervisor:
     def _fleet(self) -> Fleet:
         return Fleet(self.mesh.roster.generation, len(self.pool.warm), len(self.mesh.roster.standby))
 
-    def _show_fleet(self) -> None:
-        self.display.fleet(self._fleet())
-
     def _event(self, event: str, reason: str) -> None:
         announce(self.files, self.display, event, reason)
-
-
-def _join_digests(digests: Sequence[str]) -> str:
-    """One digest for all slots, in slot order."""
-    return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -17,11 +17,16 @@ import psutil
 import ray
 import torch
 
+from ftppo.clock import SystemClock
 from ftppo.config import Config, Fault
 from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
 from ftppo.plan.topology import Layout
-from ftppo.types import Beacon
+from ftppo.types import Beacon, StepResult, StepSpec
+from ftppo.worker.lease import Lease, Terms
 from ftppo.worker.meeting import Rendezvous
+
+ORPHANS_S = 5.0  # for the other orphans of a run to say that they are
+RESULTS_KEPT = 256  # of steps: more than an iteration has
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,32 @@ class Whereabouts:
     started: float  # seconds since the epoch: with the id it names a process for good
 
 
+@dataclass(frozen=True)
+class Account:
+    """What an actor tells a driver that takes it over."""
+
+    place: Whereabouts
+    generation: int  # the last that it entered; -1: none
+    layout: Layout  # whose slot it is built for
+    slot: int
+    built: bool  # whether its models are there
+    busy: bool  # whether it works on what an earlier driver has asked for
+    config: Config | None  # None until it is prepared, like the next two
+    token: str | None
+    snapshots: tuple[str, int] | None
+
+
 @ray.remote(concurrency_groups={"control": 2}, max_restarts=0, max_task_retries=0)  # type: ignore[call-overload]
 class TrainActor:
     """One rank of the mesh, or a standby."""
 
-    def __init__(self) -> None:
+    def __init__(self, terms: Terms | None = None) -> None:
+        """Lent under `terms` it outlives its driver; without, Ray ends both together."""
+        self.lease = Lease(terms, SystemClock(), _end_orphan) if terms is not None else None
+        self.built = self.busy = False
+        self.token: str | None = None
+        self.keepsake: Any = None
+        self.results: dict[int, StepResult] = {}  # of the last steps, by the version that they led to
         self.generation = -1
         self.broken = False  # whether the generation's groups are let go: what was asked for in it before is void
         self.engine: Any = None
@@ -68,6 +94,9 @@ class TrainActor:
     @ray.method(concurrency_group="control")
     def whereabouts(self) -> Whereabouts:
         """Node, address and device."""
+        return self._whereabouts()
+
+    def _whereabouts(self) -> Whereabouts:
         context = ray.get_runtime_context()
         gpus = context.get_accelerator_ids().get("GPU", [])
         device = int(gpus[0]) if gpus else os.getpid()
@@ -84,6 +113,39 @@ class TrainActor:
         """How far the working thread has come; None before `prepare`."""
         return self.engine.progress.read() if self.engine is not None else None
 
+    @ray.method(concurrency_group="control")
+    def renew(self, driver: str) -> str:
+        """Word of a driver that it is alive. Returns whose this actor is."""
+        return driver if self.lease is None else self.lease.renew(driver)
+
+    @ray.method(concurrency_group="control")
+    def claim(self, driver: str) -> str:
+        """A driver wants this actor. Returns whose it is now."""
+        return driver if self.lease is None else self.lease.claim(driver)
+
+    @ray.method(concurrency_group="control")
+    def orphaned(self) -> bool:
+        """Whether this actor is about to end for want of a driver."""
+        return self.lease is not None and self.lease.orphaned
+
+    @ray.method(concurrency_group="control")
+    def account(self) -> Account:
+        """All that a new driver must know of this actor."""
+        engine = self.engine
+        layout, slot = (engine.layout, engine.slot) if engine is not None else (Layout(), -1)
+        known = (engine.config, self.token, engine.memory.address) if engine is not None else (None, None, None)
+        return Account(self._whereabouts(), self.generation, layout, slot, self.built, self.busy, *known)
+
+    @ray.method(concurrency_group="control")
+    def keep(self, keepsake: Any) -> None:
+        """Keep what only the driver knows, for the one after it."""
+        self.keepsake = keepsake
+
+    @ray.method(concurrency_group="control")
+    def kept(self) -> tuple[Any, dict[int, StepResult]]:
+        """The keepsake, and the results of the last steps by version."""
+        return self.keepsake, dict(self.results)
+
     def prepare(
         self, config: Config, kind: Literal["cpu", "cuda"], vocab_size: int, eos: int, token: str
     ) -> tuple[str, int]:
@@ -97,6 +159,7 @@ class TrainActor:
 
         send_tensors_as_arrays()
         set_nccl_environment()
+        self.token = token
         memory = Memory(token, ray.util.get_node_ip_address(), config.recovery.fence_s)
         self.engine = Engine(config, make_device(config, kind), vocab_size, eos, memory)
         return memory.address
@@ -109,7 +172,9 @@ class TrainActor:
     def build(self, layout: Layout, slot: int) -> None:
         """Make the models of `slot`, alone, unless they are there."""
         if (self.engine.layout, self.engine.slot) != (layout, slot):
+            self.built = False
             self.engine.build(layout, slot)
+        self.built = True
 
     def open_store(self, timeout_s: float) -> tuple[str, int]:
         """Host the meeting place of a generation: address and port."""
@@ -134,18 +199,27 @@ class TrainActor:
         """Run a method of the Engine in `stamp`'s generation. An error lets go of the groups, so that peers wake."""
         if stamp.generation != self.generation or self.broken:
             raise StaleGeneration(stamp.generation, self.generation)
+        self.busy = True
         try:
             if stamp.faults:
                 from ftppo.worker.inject import arm
 
                 arm(self.engine.progress, stamp.faults, _report_fault)
             result = getattr(self.engine, method)(*args)
+            self._remember(result, *args)
         except Exception as error:
             raise self._let_go(error) from None
         finally:
             self.engine.progress.on_move = _nothing
+            self.busy = False
         engine, sent = self.engine, result if stamp.wanted else None
         return Reply(sent, engine.memory.delivered, self.leaving, engine.durable.idle)
+
+    def _remember(self, result: Any, spec: Any = None, *_: Any) -> None:
+        if isinstance(result, StepResult) and isinstance(spec, StepSpec) and (spec.final or not result.skipped):
+            self.results[spec.version] = result
+            for version in sorted(self.results)[:-RESULTS_KEPT]:
+                del self.results[version]
 
     def _asked_to_leave(self, *_: Any) -> None:
         """SIGTERM: the machine is wanted back. The slot moves to a standby at the next step boundary."""
@@ -163,6 +237,18 @@ class TrainActor:
         traceback.clear_frames(error.__traceback__)
         self.engine.release()
         return found
+
+
+def _end_orphan() -> None:
+    """No driver has been heard from for too long: end, and where all others do, give the run's bundles back."""
+    with contextlib.suppress(Exception):  # another orphan may be faster
+        own = ray.get_runtime_context().get_actor_name() or ""
+        run, _, _ = own.partition("/")
+        others = [name for name in ray.util.list_named_actors() if name.startswith(f"{run}/") and name != own]
+        asked = [ray.get_actor(name).orphaned.remote() for name in others]
+        if all(ray.get(asked, timeout=ORPHANS_S)):
+            ray.util.remove_placement_group(ray.util.get_current_placement_group())
+    os._exit(0)
 
 
 def end_process(place: Whereabouts) -> None:

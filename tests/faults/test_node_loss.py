@@ -1,10 +1,6 @@
 """A cluster of several nodes loses one in the middle of a step."""
 
 import contextlib
-import secrets
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,64 +8,18 @@ import pytest
 
 from ftppo.config import Fault
 from tests.faults.conftest import RECIPES, Undisturbed
+from tests.faults.nodes import Nodes, cluster_environment
 from tests.faults.program import Program, faults
-from tests.sandbox import Sandbox, free_ports
+from tests.sandbox import Sandbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-UP_S, DOWN_S = 120.0, 60.0
-POLL_S = 0.2
 LOST = [Fault(iteration=2, phase="update.backward", slot=2, kind="kill_node")]
-
-
-class Nodes:
-    """A head node without processors of its own, and nodes of two processors each, as `ray start` makes them."""
-
-    def __init__(self, folder: Path, environment: dict[str, str], stack: contextlib.ExitStack) -> None:
-        self._folder, self._stack, self._num = folder, stack, 0
-        self._environment = environment
-        [port] = free_ports(1)
-        self.address = f"127.0.0.1:{port}"
-        self._start("--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false")
-
-    def add(self) -> None:
-        """One more node."""
-        self._start(f"--address={self.address}", "--num-cpus=2")
-
-    def _start(self, *arguments: str) -> None:
-        log = self._folder / f"node-{self._num}.log"
-        self._num += 1
-        command = ["ray", "start", "--block", "--disable-usage-stats", "--object-store-memory=100000000"]
-        command += ["--node-ip-address=127.0.0.1", *arguments]
-        if "--head" in arguments:
-            command.append(f"--temp-dir={self._environment['TMPDIR']}/ray")
-        with log.open("w") as out:
-            node = subprocess.Popen(command, env=self._environment, stdout=out, stderr=out, start_new_session=True)
-        self._stack.callback(_end, node)
-        _wait_for(log, node)
-
-
-def _end(node: subprocess.Popen[bytes]) -> None:
-    node.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        node.wait(DOWN_S)
-    if node.poll() is None:
-        node.send_signal(signal.SIGKILL)
-        node.wait()
-
-
-def _wait_for(log: Path, node: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + UP_S
-    while "Ray runtime started" not in log.read_text():
-        assert node.poll() is None and time.monotonic() < until, log.read_text()
-        time.sleep(POLL_S)
 
 
 @pytest.fixture
 def environment(sandbox: Sandbox) -> dict[str, str]:
-    # On a busy machine a node takes longer than the 30 s that Ray gives it.
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_raylet_start_wait_time_s": "120"}
-    return sandbox.environment() | own
+    return cluster_environment(sandbox)
 
 
 @pytest.fixture

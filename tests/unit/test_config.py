@@ -138,7 +138,6 @@ def test_one_key(raw: dict[str, Any], key: str, remedy: str) -> None:
             "checkpoint.keep_every_iterations",
             "nothing is saved on the way",
         ),
-        ({"recovery": {"orphan_s": 10.0}}, "recovery.orphan_s", "leave it out"),
         ({"chaos": {"faults": [{"iteration": 1, "slot": 1, "kind": "nan"}]}}, "chaos.faults.0.slot", "slots 0 to 0"),
         ({"chaos": {"faults": [{"iteration": 1, "kind": "slow"}]}}, "chaos.faults.0.seconds", "needs the seconds"),
         ({"chaos": {"soak": {"num_faults": 9}}}, "train.iterations", "need at least 11"),

@@ -141,6 +141,7 @@ def workshop(
         clock,
         on_phase=lambda phase, detail: None,
         on_step=lambda *step: steps.append(step),
+        on_batch=lambda iteration: None,
         boundary_due=lambda: cast(FakeMesh, shop.mesh).leaving,
         at_boundary=lambda: cast(FakeMesh, shop.mesh).boundary(),
     )

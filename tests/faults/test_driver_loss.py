@@ -1,0 +1,105 @@
+"""On a cluster that is not the run's own the actors outlive their driver, and another one goes on from their memory."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftppo.config import Fault
+from tests.faults.conftest import RECIPES, Undisturbed
+from tests.faults.nodes import Nodes, cluster_environment
+from tests.faults.program import Program, faults
+from tests.sandbox import Sandbox
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SIGKILLED = -9
+ACTOR = "ray::TrainActor"
+GONE_S = 30.0
+SLOW_S = 40.0
+
+
+@pytest.fixture
+def environment(sandbox: Sandbox) -> dict[str, str]:
+    return cluster_environment(sandbox)
+
+
+@pytest.fixture
+def address(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        yield Nodes(tmp_path, environment, stack, on_head=4).address
+    sandbox.end()
+    sandbox.forget_files()
+
+
+@pytest.mark.parametrize("phase", ["rollout", "update"])
+def test_a_new_driver_goes_on_from_memory(
+    sandbox: Sandbox,
+    environment: dict[str, str],
+    address: str,
+    tmp_path: Path,
+    undisturbed: Undisturbed,
+    phase: str,
+) -> None:
+    kill = Fault.model_validate({"iteration": 3, "phase": phase, "kind": "kill_driver"})
+    knobs = (f"cluster.address={address}", "cluster.standby=1", "recovery.orphan_s=60", faults([kill]))
+    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as first:
+        assert first.wait().status == SIGKILLED, first.output
+    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as second:
+        done = second.wait()
+    assert done.status == 0, done.output
+    (takeover,) = done.summary.recoveries
+    assert (takeover.plan, takeover.source, takeover.lost_steps) == ("restart", "peer", 0)
+    assert (takeover.generation, done.reasons("resumed")) == (1, [])
+    assert [row["iteration"] for row in done.rows("iteration")] == list(range(6))
+    assert [row["step"] for row in done.rows("step")] == list(range(12))
+    wanted = undisturbed("dp2").summary
+    assert (done.summary.state_digest, done.summary.reward) == (wanted.state_digest, wanted.reward)
+    assert actors(sandbox) == []
+
+
+def test_two_drivers_exclude_each_other_and_one_that_slept_does_no_harm(
+    sandbox: Sandbox, environment: dict[str, str], address: str, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    common = (f"cluster.address={address}", f"checkpoint.url={tmp_path}/checkpoints", "recovery.orphan_s=30")
+    slow = faults([Fault(iteration=2, phase="rollout", kind="slow", seconds=SLOW_S)])  # to have time for what follows
+    with Program(sandbox, here, *RECIPES["dp2 long"], *common, slow, environment=environment) as first:
+        first.wait_until(lambda: first.iterations() >= 2, "at work")
+        with Program(sandbox, here, *RECIPES["dp2 long"], *common, environment=environment) as same_folder:
+            refused = same_folder.wait()
+        assert refused.status == 2 and "another driver is at work" in same_folder.output
+        with Program(sandbox, elsewhere, *RECIPES["dp2 long"], *common, environment=environment) as other_machine:
+            refused = other_machine.wait()
+        assert refused.status != 0 and "another driver is at work" in refused.output
+        first.process.send_signal(signal.SIGSTOP)
+        with Program(sandbox, elsewhere, *RECIPES["dp2 long"], *common, environment=environment) as second:
+            second.wait_until(lambda: second.has("taken_over"), "taken over")
+            second.wait_until(lambda: second.iterations() >= 1, "at work")
+            first.process.send_signal(signal.SIGCONT)
+            superseded, done = first.wait(), second.wait()
+    assert superseded.status == 1 and "another driver has taken this run over" in superseded.output
+    assert done.status == 0, done.output
+    assert done.summary.state_digest == undisturbed("dp2 long").summary.state_digest
+
+
+def test_orphans_end_themselves(sandbox: Sandbox, environment: dict[str, str], address: str, tmp_path: Path) -> None:
+    kill = Fault(iteration=2, phase="update", kind="kill_driver")
+    knobs = (f"cluster.address={address}", "recovery.orphan_s=3", faults([kill]))
+    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as first:
+        assert first.wait().status == SIGKILLED, first.output
+    assert len(actors(sandbox)) == 2
+    until = time.monotonic() + GONE_S
+    while actors(sandbox):
+        assert time.monotonic() < until, actors(sandbox)
+        time.sleep(0.2)
+
+
+def actors(sandbox: Sandbox) -> list[str]:
+    """Training actors that are alive, by their titles."""
+    return [title for title in sandbox.titles() if title.startswith(ACTOR)]
