@@ -43,6 +43,7 @@ def run(config: Config) -> int:
     resume = _wants_resume(config, saver)
     signal.signal(signal.SIGTERM, _interrupt)
     with sole_driver(folder), connect(config) as cluster, contextlib.ExitStack() as at_end:
+        at_end.callback(tasks.close)
         lending = None if cluster.own else Lending(config)
         estate = find_estate(lending, config, clock) if lending is not None else None
         files = at_end.enter_context(RunFiles(folder, clock, resume or estate is not None))
@@ -54,6 +55,8 @@ def run(config: Config) -> int:
         try:
             for note in tasks.notes:
                 announce(files, display, "prompts_left_out", note)
+            if tasks.scorer is not None:
+                tasks.scorer.tell = functools.partial(announce, files, display, "answers_without_score")
             supervisor.run(cluster, tasks, tokenizer, resume or estate is not None, lending, estate)
             status = FINISHED
         except BaseException as error:

@@ -27,6 +27,12 @@ class Tasks:
     held_out: Task | None = None  # None: nothing is held out
     num_held_out: int | None = None  # its prompts before they come again; None: never
     notes: tuple[str, ...] = ()
+    scorer: Scorer | None = None  # of both; None: they judge themselves
+
+    def close(self) -> None:
+        """Let go of the processes that judge."""
+        if self.scorer is not None:
+            self.scorer.close()
 
 
 def build_tasks(config: config.Config, tokenizer: Tokenizer, read: ReadRows) -> Tasks:
@@ -54,7 +60,7 @@ def _gym(config: config.Config, scorer: Scorer | None) -> Tasks:
     task: Task = GymTask(config.task.name, config.task.args, config.task.template, config.seed)
     if scorer is not None:
         task = RewardedTask(task, scorer)
-    return Tasks(task, Later(task, HELD_OUT_FROM))
+    return Tasks(task, Later(task, HELD_OUT_FROM), scorer=scorer)
 
 
 def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, scorer: Scorer) -> Tasks:
@@ -75,14 +81,15 @@ def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, score
     parts, others = task.parts(), _eval_parts(config)
     divided = [divide(load(part), task.held_out, config.seed, number) for number, part in enumerate(parts)]
     held = [one for _, one in divided] if others is None else [divide(load(part), 0.0, 0, 0)[0] for part in others]
-    for part, (train, _) in zip(parts, divided, strict=True):
-        if not train:
+    for part, (kept, _) in zip(parts, divided, strict=True):
+        if not kept:
             raise TaskError(f"{part.path}: task.held_out={task.held_out} leaves nothing to train on: lower it")
     wanted = others is not None or task.held_out > 0
     if wanted and not all(held):
         raise TaskError(f"task.held_out={task.held_out} holds out none of the prompts that are short enough: raise it")
     held_out = mixed(held, others or parts) if wanted else None
-    return Tasks(mixed([train for train, _ in divided], parts), held_out, sum(map(len, held)) or None, tuple(notes))
+    train = mixed([kept for kept, _ in divided], parts)
+    return Tasks(train, held_out, sum(map(len, held)) or None, tuple(notes), scorer)
 
 
 def _eval_parts(config: config.Config) -> tuple[Dataset, ...] | None:

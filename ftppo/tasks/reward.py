@@ -5,7 +5,7 @@ user's own, or that may take for ever on a strange answer, and is judged in the 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ftppo.config_task import Judge, Task
@@ -24,7 +24,9 @@ _log = logging.getLogger(__name__)
 
 
 class Scorer(Protocol):
-    """Says what answers are worth."""
+    """Says what answers are worth; `tell` hears of those that count 0 for want of a score."""
+
+    tell: Callable[[str], None]
 
     def __call__(self, asked: Sequence[Asked]) -> list[float]: ...
 
@@ -74,6 +76,7 @@ class PoolScorer:
     def __init__(self, pool: JudgePool, name: str, knobs: Judge) -> None:
         self._pool, self._name, self._knobs = pool, name, knobs
         self._proved = False  # whether any answer has had a score
+        self.tell: Callable[[str], None] = _log.warning
 
     def __call__(self, asked: Sequence[Asked]) -> list[float]:
         """Raises TaskError for the first answer without a score where judge.on_error=fail, or if none ever had one."""
@@ -86,7 +89,7 @@ class PoolScorer:
             what = f"{self._name} on the answer {answer!r} to prompt {prompt.index} {first.what}"
             if self._knobs.on_error == "fail" or not self._proved:
                 raise TaskError(what)
-            _log.warning("%d of %d answers have no score and count 0; the first: %s", len(failed), len(asked), what)
+            self.tell(f"{len(failed)} of {len(asked)} answers have no score and count 0; the first: {what}")
         return [0.0 if isinstance(one, Failure) else one for one in verdicts]
 
     def close(self) -> None:
@@ -98,6 +101,7 @@ class _Match:
 
     def __init__(self, match: str) -> None:
         self._match = matching.KINDS[match]
+        self.tell: Callable[[str], None] = _log.warning
 
     def __call__(self, asked: Sequence[Asked]) -> list[float]:
         return [self._match(answer, str(prompt.entry["answer"])) for prompt, answer in asked]

@@ -107,7 +107,7 @@ def test_reasoning_gym_can_be_judged_by_another_function(make: Make, tmp_path: P
     assert isinstance(tasks.train, RewardedTask) and tasks.held_out is not None
     prompt = tasks.held_out.prompt(0)
     assert tasks.held_out.scores([(prompt, tasks.held_out.answer(prompt))]) == [1.0]
-    tasks.train.scorer.close()
+    tasks.close()
 
 
 @pytest.mark.parametrize(("name", "endless"), [("countdown", "9**9**9**9"), ("n_queens", "9**9**9**9")])
@@ -118,4 +118,4 @@ def test_an_expression_without_end_costs_its_own_answer(name: str, endless: str)
     right = prompt.entry["metadata"]["valid_answers"][0] if name == "n_queens" else tasks.train.answer(prompt)
     assert scores(tasks.train, "no expression", endless)[1] == 0.0
     assert tasks.train.scores([(prompt, right)]) == [1.0]
-    tasks.train.scorer.close()
+    tasks.close()
