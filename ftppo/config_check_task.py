@@ -70,7 +70,8 @@ def check_place(key: str, path: str) -> None:
 
 
 def _gym(task: Task) -> None:
-    for key, value in (("path", task.path), ("datasets", task.datasets), ("endpoint", task.endpoint)):
+    given = {"path": task.path, "datasets": task.datasets, "digest": task.digest, "endpoint": task.endpoint}
+    for key, value in given.items():
         remedy = f"is read by task.kind=jsonl, parquet and hub only: set one, or leave {key} out"
         require(not value, f"task.{key}", value, remedy)
     remedy = "reasoning-gym makes prompts without end, and others for eval: leave it out"

@@ -30,6 +30,7 @@ class Task(Section):
     args: dict[str, Any] = Field(default_factory=dict)  # passed to that dataset
     path: str | None = None  # a file, or a folder of them, here, at s3:// or gs://; hub: a name
     datasets: tuple[Dataset, ...] = ()  # instead of path: several, mixed by their weights
+    digest: str | None = None  # of all rows; null: filled in when they are read. A run goes on with the same rows alone
     endpoint: str | None = None  # of the files: another S3 or GCS server than the cloud's own
     split: str = "train"  # hub: which part of the dataset
     prompt_column: str = "prompt"  # a text or, with chat, a list of messages, each {"role", "content"}

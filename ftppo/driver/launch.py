@@ -36,6 +36,7 @@ def run(config: Config) -> int:
     config = _with_absolute_url(config, folder)
     tokenizer = build_tokenizer(config.task, config.model)
     tasks = build_tasks(config, tokenizer, functools.partial(read_rows, config))
+    config = config.model_copy(update={"task": config.task.model_copy(update={"digest": tasks.digest})})
     if config.model.path is not None:
         check_weights(config.model)
     saver = Saver(config, clock)
@@ -99,8 +100,8 @@ def _wants_resume(config: Config, saver: Saver) -> bool:
         )
         raise ConfigError("run.resume", "never", remedy)
     if manifest is not None and manifest.config_digest != config_digest(config):
-        remedy = (
-            f"the checkpoint in {saver.store.url} is of another configuration: take another run.name, or the old keys"
+        remedy = "take another run.name, or the old keys and data"
+        raise ConfigError(
+            "run.name", config.run.name, f"the checkpoint in {saver.store.url} is of another configuration: {remedy}"
         )
-        raise ConfigError("run.name", config.run.name, remedy)
     return manifest is not None

@@ -1,11 +1,12 @@
 """From the config to a task's objects. Comes in: the config and what reads datasets; goes out: Tasks, a Tokenizer."""
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ftppo import config
 from ftppo.config_task import Dataset
-from ftppo.errors import TaskError
+from ftppo.errors import ConfigError, TaskError
 from ftppo.tasks.base import Later, Task
 from ftppo.tasks.chat import ChatTemplate
 from ftppo.tasks.dataset import DatasetTask, divide
@@ -28,6 +29,7 @@ class Tasks:
     num_held_out: int | None = None  # its prompts before they come again; None: never
     notes: tuple[str, ...] = ()
     scorer: Scorer | None = None  # of both; None: they judge themselves
+    digest: str | None = None  # of the rows that are trained on; None: there are none
 
     def close(self) -> None:
         """Let go of the processes that judge."""
@@ -68,8 +70,8 @@ def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, score
     chat = ChatTemplate(config.model) if task.chat else None
     maker = EntryMaker(task, tokenizer, config.rollout.max_prompt, chat)
 
-    def load(part: Dataset) -> list[Entry | None]:
-        entries = maker.make(read(part), part)
+    def load(part: Dataset, digest: _Digest | None = None) -> list[Entry | None]:
+        entries = maker.make(read(part) if digest is None else digest.of(read(part)), part)
         if num_left := entries.count(None):
             limit = f"empty or above rollout.max_prompt={config.rollout.max_prompt} tokens"
             notes.append(f"{part.path}: {num_left} of {len(entries)} prompts are left out, {limit}")
@@ -79,7 +81,11 @@ def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, score
         return DatasetTask(entries, [part.weight for part in parts], scorer, config.seed, task.shuffle)
 
     parts, others = task.parts(), _eval_parts(config)
-    divided = [divide(load(part), task.held_out, config.seed, number) for number, part in enumerate(parts)]
+    digest = _Digest()
+    divided = [divide(load(part, digest), task.held_out, config.seed, number) for number, part in enumerate(parts)]
+    if task.digest not in (None, digest.text):
+        remedy = f"the rows of task.path, or task.datasets, are others: their digest is {digest.text}"
+        raise ConfigError("task.digest", task.digest, remedy)
     held = [one for _, one in divided] if others is None else [divide(load(part), 0.0, 0, 0)[0] for part in others]
     for part, (kept, _) in zip(parts, divided, strict=True):
         if not kept:
@@ -89,7 +95,25 @@ def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, score
         raise TaskError(f"task.held_out={task.held_out} holds out none of the prompts that are short enough: raise it")
     held_out = mixed(held, others or parts) if wanted else None
     train = mixed([kept for kept, _ in divided], parts)
-    return Tasks(train, held_out, sum(map(len, held)) or None, tuple(notes), scorer)
+    return Tasks(train, held_out, sum(map(len, held)) or None, tuple(notes), scorer, digest.text)
+
+
+class _Digest:
+    """The digest of all rows that pass through."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def of(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            self._hash.update(repr(row.fields).encode())
+            yield row
+        self._hash.update(b"end")
+
+    @property
+    def text(self) -> str:
+        """As hexadecimal digits."""
+        return self._hash.hexdigest()
 
 
 def _eval_parts(config: config.Config) -> tuple[Dataset, ...] | None:

@@ -33,11 +33,13 @@ def write(folder: Path) -> list[str]:
     return ["experiment=smoke", "task=jsonl", "task.path=null", mixed, "task.reward=noting_rewards.noted"]
 
 
-def run(sandbox: Sandbox, folder: Path, *overrides: str) -> None:
+def run(sandbox: Sandbox, folder: Path, *overrides: str, status: int = 0) -> str:
+    """What the program printed."""
     environment = sandbox.environment() | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     with Program(sandbox, folder, *overrides, environment=environment) as program:
         done = program.wait()
-    assert done.status == 0, done.output
+    assert done.status == status, done.output
+    return done.output
 
 
 def iterations(folder: Path) -> list[Counter[str]]:
@@ -56,3 +58,7 @@ def test_prompts_go_on_where_they_were(sandbox: Sandbox, tmp_path: Path) -> None
     assert iterations(parts) == iterations(whole)
     met = sum(iterations(whole), Counter())
     assert met.total() == 6 * PROMPTS and len(met) == 16, "all but those that are too long"
+
+    with (parts / "a.jsonl").open("a") as rows:
+        rows.write('\n{"prompt": "new", "answer": "1"}')
+    assert "is of another configuration" in run(sandbox, parts, *knobs, "train.iterations=7", status=2)

@@ -161,3 +161,13 @@ def test_prompts_of_reasoning_gym_that_training_never_comes_to() -> None:
     assert tasks.held_out is not None and tasks.num_held_out is None
     assert tasks.held_out.prompt(7) == tasks.train.prompt(2**30 + 7)
     assert texts(tasks.held_out, 0, 20) != texts(tasks.train, 0, 20)
+
+
+def test_the_digest_tells_other_rows(tmp_path: Path) -> None:
+    first, more, again = (numbered(tmp_path / name, count) for name, count in (("a", 5), ("b", 6), ("c", 5)))
+    held = make_tasks(path=first, max_prompt=5, held_out=0.2, evaluate={"every_iterations": 1})
+    assert held.digest == make_tasks(path=again).digest != make_tasks(path=more).digest
+    make_tasks(path=again, digest=held.digest)
+    with pytest.raises(ConfigError, match=r"rows of task\.path, or task\.datasets, are others") as caught:
+        make_tasks(path=more, digest=held.digest)
+    assert caught.value.key == "task.digest"
