@@ -50,7 +50,7 @@ class Evaluation:
         assert self._task is not None
         started = self.shop.clock.monotonic()
         self.shop.on_phase("eval", "")
-        num = min(self._knobs.prompts, self._num_held_out or self._knobs.prompts)  # none comes twice
+        num = min(self._knobs.prompts, self._num_held_out or self._knobs.prompts)
         prompts = [self._task.prompt(index) for index in range(num)]
         greedy = self._answers(prompts, 1, 0.0, state.iteration)
         drawn = None

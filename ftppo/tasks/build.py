@@ -1,7 +1,6 @@
 """From the config to a task's objects. Comes in: the config and what reads datasets; goes out: Tasks, a Tokenizer."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ftppo import config
@@ -14,7 +13,7 @@ from ftppo.tasks.entries import Entry, EntryMaker
 from ftppo.tasks.gym import HELD_OUT_FROM, GymTask
 from ftppo.tasks.pretrained import PretrainedTokenizer
 from ftppo.tasks.reward import RewardedTask, Scorer, scorer_of
-from ftppo.tasks.rows import Row
+from ftppo.tasks.rows import Row, RowDigest
 from ftppo.tasks.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 
 type ReadRows = Callable[[Dataset], Iterable[Row]]
@@ -70,7 +69,7 @@ def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, score
     chat = ChatTemplate(config.model) if task.chat else None
     maker = EntryMaker(task, tokenizer, config.rollout.max_prompt, chat)
 
-    def load(part: Dataset, digest: _Digest | None = None) -> list[Entry | None]:
+    def load(part: Dataset, digest: RowDigest | None = None) -> list[Entry | None]:
         entries = maker.make(read(part) if digest is None else digest.of(read(part)), part)
         if num_left := entries.count(None):
             limit = f"empty or above rollout.max_prompt={config.rollout.max_prompt} tokens"
@@ -81,7 +80,7 @@ def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, score
         return DatasetTask(entries, [part.weight for part in parts], scorer, config.seed, task.shuffle)
 
     parts, others = task.parts(), _eval_parts(config)
-    digest = _Digest()
+    digest = RowDigest()
     divided = [divide(load(part, digest), task.held_out, config.seed, number) for number, part in enumerate(parts)]
     if task.digest not in (None, digest.text):
         remedy = f"the rows of task.path, or task.datasets, are others: their digest is {digest.text}"
@@ -96,24 +95,6 @@ def _datasets(config: config.Config, tokenizer: Tokenizer, read: ReadRows, score
     held_out = mixed(held, others or parts) if wanted else None
     train = mixed([kept for kept, _ in divided], parts)
     return Tasks(train, held_out, sum(map(len, held)) or None, tuple(notes), scorer, digest.text)
-
-
-class _Digest:
-    """The digest of all rows that pass through."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=8)
-
-    def of(self, rows: Iterable[Row]) -> Iterator[Row]:
-        for row in rows:
-            self._hash.update(repr(row.fields).encode())
-            yield row
-        self._hash.update(b"end")
-
-    @property
-    def text(self) -> str:
-        """As hexadecimal digits."""
-        return self._hash.hexdigest()
 
 
 def _eval_parts(config: config.Config) -> tuple[Dataset, ...] | None:

@@ -3,6 +3,7 @@
 Every row knows its place, "file, line 3", for whoever has to complain about it.
 """
 
+import hashlib
 import importlib
 import io
 import json
@@ -19,6 +20,25 @@ class Row:
 
     where: str
     fields: dict[str, Any]
+
+
+class RowDigest:
+    """The digest of all rows that pass through."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def of(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The same rows."""
+        for row in rows:
+            self._hash.update(repr(row.fields).encode())
+            yield row
+        self._hash.update(b"end")
+
+    @property
+    def text(self) -> str:
+        """As hexadecimal digits."""
+        return self._hash.hexdigest()
 
 
 def read_jsonl(name: str, data: bytes) -> Iterator[Row]:
