@@ -63,6 +63,7 @@ class Pool:
         self.layout = Layout(parallel.dp, parallel.tp, parallel.pp, parallel.cp)  # the one that standbys are built for
         self._warming: dict[Any, _Warming] = {}  # by the reference that tells that it is built
         self._free: list[int] = []  # bundles that nobody holds
+        self._built: dict[str, tuple[Layout, int]] = {}  # the slots that actors were built for as they took them
         self._num_spawned = 0
         self._not_before = 0.0  # monotonic: no standby is started until then
         self._prepare_args = (config, cluster.kind, vocab_size, eos, secrets.token_hex(16))
@@ -104,6 +105,7 @@ class Pool:
         token = next(account.token for account in estate.accounts.values() if account.token is not None)
         self._prepare_args = (*self._prepare_args[:-1], token)
         self.warm = list(estate.roster.standby)
+        self.settle(estate.roster.layout, estate.roster.slots)
         for name in set(self.members) - set(estate.roster.actors):
             self.retire(name)
 
@@ -115,6 +117,15 @@ class Pool:
         found = self._gather([*addresses, *built], "was built")
         for name, address in zip(slots, found, strict=False):
             self._learn(name, snapshots=address)
+        self.settle(self.layout, slots)
+
+    def settle(self, layout: Layout, slots: Sequence[str]) -> None:
+        """These actors have been built for the slots of `layout`, in slot order."""
+        self._built = {name: (layout, slot) for slot, name in enumerate(slots)}
+
+    def unsettled(self, layout: Layout, slots: Sequence[str]) -> list[int]:
+        """The slots of `layout` whose actors are not known to have been built for them."""
+        return [slot for slot, name in enumerate(slots) if self._built.get(name) != (layout, slot)]
 
     def warm_up(self, standbys: Sequence[str]) -> None:
         """Begin to warm standbys, each built for a slot that the fewest others are built for. Returns at once."""
@@ -150,7 +161,7 @@ class Pool:
         return ended
 
     def promote(self, names: Iterable[str]) -> None:
-        """These standbys hold slots from now on."""
+        """These actors hold slots from now on, if they have not before."""
         taken = set(names)
         self.warm = [name for name in self.warm if name not in taken]
         for name in taken:

@@ -86,7 +86,11 @@ class Recovery:
             handles[name].join.remote(meet, self._buddy_address(roster, buddy_of[slot], slot), limit): slot
             for slot, name in enumerate(roster.slots)
         }
-        mesh.wait(references, "idle", limit)
+        try:
+            mesh.wait(references, "idle", limit)
+        except GenerationBroken:
+            handles[roster.actor(0)].close_store.remote()  # who waits there would not hear that it is to let go
+            raise
         return mesh
 
     def run(self, mesh: Mesh, broken: GenerationBroken, state: DriverState) -> Recovered:
@@ -210,12 +214,13 @@ class Recovery:
             self.pool.retire(name)
         self._fence([name for name in old.slots if name in self.pool.members], new)
         watch.lap("fence")
-        self.pool.promote(name for name in new.slots if old.slot_of(name) is None)
+        self.pool.promote(new.slots)
         self.pool.demote(name for name in old.slots if new.stands_by(name) and name in self.pool.members)
-        # In another layout everybody holds another part of the state than before.
-        builders = plan.takers if isinstance(plan, Substitute) else range(new.layout.world)
+        # Who takes a slot, now or in an attempt that failed; in another layout, everybody.
+        builders = self.pool.unsettled(new.layout, new.slots)
         building = {self._member(new, slot).handle.build.remote(new.layout, slot): slot for slot in builders}
         self.mesh_of(new).wait(building, "idle", self.config.recovery.groups_s)
+        self.pool.settle(new.layout, new.slots)
         watch.lap("promote")
         mesh = self.form(new)
         watch.lap("groups")

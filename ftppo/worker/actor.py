@@ -180,6 +180,11 @@ class TrainActor:
         """Host the meeting place of a generation: address and port."""
         return ray.util.get_node_ip_address(), self.engine.groups.open_store(timeout_s)
 
+    @ray.method(concurrency_group="control")
+    def close_store(self) -> None:
+        """End the meeting: somebody will not come, and the others must not wait for him."""
+        self.engine.groups.close_store()
+
     def join(self, meet: Rendezvous, buddy: tuple[str, int] | None, timeout_s: float) -> None:
         """Enter a generation, once."""
         if meet.generation <= self.generation:

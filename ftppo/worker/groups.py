@@ -43,6 +43,10 @@ class Groups:
         )
         return int(self._store.port)
 
+    def close_store(self) -> None:
+        """End the meeting that this process hosts, from any thread: who waits there for a peer wakes with an error."""
+        self._store = None
+
     def create(
         self,
         layout: Layout,
@@ -83,6 +87,8 @@ class Groups:
         if dist.is_initialized():
             with contextlib.suppress(Exception):
                 dist.destroy_process_group()
+        # A meeting that broke off leaves its number behind; the next one must begin with the same on all ranks.
+        dist.distributed_c10d._world.group_count = 0
         self._store = None
         if any(witness() is not None for witness in witnesses):
             gc.collect()

@@ -55,9 +55,10 @@ class Program:
         *overrides: str,
         name: str = "run",
         environment: dict[str, str] | None = None,
+        module: str = "ftppo",
     ) -> None:
         self._sandbox, self._log, self.folder = sandbox, runs / f"{name}.log", runs / name
-        command = [sys.executable, "-m", "ftppo", f"run.dir={runs}", f"run.name={name}", *overrides]
+        command = [sys.executable, "-m", module, *overrides, f"run.dir={runs}", f"run.name={name}"]
         with self._log.open("w") as log, _heeding_interrupts():
             self.process = subprocess.Popen(
                 command,
