@@ -70,6 +70,7 @@ class Judge(Section):
     processes: int = Field(2, ge=1)  # answers judged at once
     timeout_s: float = Field(10.0, gt=0)  # of one answer; its process is killed then
     start_s: float = Field(60.0, gt=0)  # until a process has imported the function
+    memory_mb: int | None = Field(None, ge=64)  # address space of a process: asking for more raises MemoryError in it
     on_error: Literal["zero", "fail"] = "zero"  # an answer without a score counts 0, or ends the run
 
 

@@ -12,6 +12,7 @@ import inspect
 import math
 import numbers
 import os
+import resource
 import select
 import signal
 import socket
@@ -81,7 +82,9 @@ def verdict(function: Reward, answer: str, entry: dict[str, Any], runner: asynci
 
 
 def _serve(channel: socket.socket) -> None:
-    path, options, sys.path[:] = receive(channel)
+    path, options, memory_mb, sys.path[:] = receive(channel)
+    if memory_mb is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20, memory_mb * 2**20))
     try:
         function = functools.partial(load(path), **options)
     except Refused as refused:

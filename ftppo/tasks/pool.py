@@ -1,7 +1,7 @@
 """The processes that judge. Comes in: answers with their entries; goes out: a score for each, or why there is none.
 
-They are outside Ray, so that whatever a function does, hang, crash or take all memory, it does to its own process: that
-one is killed at the answer's deadline, and another takes its place. No verdict hangs on which process made it.
+They are outside Ray, so that whatever a function does, hang, crash or exit, it does to its own process: that one is
+killed at the answer's deadline, and another takes its place. No verdict hangs on which process made it.
 """
 
 import contextlib
@@ -104,7 +104,7 @@ class JudgePool:
             one = _Process(process, ours, time.monotonic() + self._knobs.start_s)
             self._processes.append(one)
             with contextlib.suppress(OSError):  # dead already: that is heard of
-                send(ours, (self._path, self._options, sys.path))
+                send(ours, (self._path, self._options, self._knobs.memory_mb, sys.path))
 
     def _give(self, waiting: deque[int], asked: Sequence[tuple[str, dict[str, Any]]]) -> None:
         for process in self._processes:

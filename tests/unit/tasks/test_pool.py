@@ -28,6 +28,9 @@ def slow(answer, entry):
     time.sleep(0.002 * (entry["number"] * 7919 % 5))
     return entry["number"]
 
+def hungry(answer, entry):
+    return len(bytearray(int(answer) * 2**20)) / 2**20
+
 async def meet(answer, entry):
     """Waits until as many are at it as the answer says."""
     folder = Path(entry["folder"])
@@ -117,6 +120,12 @@ def test_large_answers_and_entries_pass(make: Make) -> None:
     pool = make("length")
     assert pool.judge([("x" * 3_000_000, {"more": "y" * 3_000_000})]) == [3_000_000]
     assert pool.judge([]) == []
+
+
+def test_memory_has_a_limit_where_one_is_given(make: Make) -> None:
+    pool = make("hungry", memory_mb=512)
+    assert pool.judge([("100", {}), ("600", {}), ("1", {})]) == [100.0, Failure("raised MemoryError: "), 1.0]
+    assert make("hungry").judge([("600", {})]) == [600.0]
 
 
 def test_answers_are_judged_side_by_side(make: Make, tmp_path: Path) -> None:
