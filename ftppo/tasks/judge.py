@@ -24,7 +24,7 @@ from ftppo.tasks.wire import receive, send
 
 LONGEST = 500  # characters of what an error says
 
-type Word = tuple[Literal["ready", "refused", "score", "failed", "died"], Any]
+type Word = tuple[Literal["ready", "refused", "score", "failed", "died", "overdue"], Any]
 type Reward = Callable[..., Any]
 
 

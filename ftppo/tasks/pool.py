@@ -24,6 +24,7 @@ from ftppo.tasks.judge import Word
 from ftppo.tasks.wire import receive, send
 
 TRIES = 2  # of an answer whose process died: the first time it may have been somebody else's doing
+STARTS = 3  # in a row that may fail once the function has been loaded
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class JudgePool:
         """Raises ConfigError about `key` where there is no such function."""
         self._key, self._path, self._options, self._knobs = key, path, options, knobs
         self._processes: list[_Process] = []
+        self._loaded, self._failed_starts = False, 0
         self._close = weakref.finalize(self, _end_all, self._processes)
         self._hire(1)
         with self._closing():
-            while not self._processes[0].ready:
+            while not self._loaded:
                 for process, word in self._hear():
                     self._started(process, word)
 
@@ -79,10 +81,10 @@ class JudgePool:
                     if kind == "score":
                         verdicts[index] = what
                         continue
-                    if kind == "died":
+                    if kind in ("died", "overdue"):
                         self._end(process)
                         tries[index] += 1
-                        if tries[index] < TRIES:
+                        if kind == "died" and tries[index] < TRIES:
                             waiting.appendleft(index)
                             continue
                     verdicts[index] = Failure(what)
@@ -93,6 +95,10 @@ class JudgePool:
         _end_all(self._processes)
 
     def _hire(self, num: int) -> None:
+        """As many processes as `num`. Who has died since its last answer makes room."""
+        for one in list(self._processes):
+            if one.ready and one.doing is None and one.process.poll() is not None:
+                self._end(one)
         while len(self._processes) < num:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -123,17 +129,20 @@ class JudgePool:
             if one.channel in heard:
                 yield one, _word(one.channel)
             elif one.until <= time.monotonic():
-                self._end(one)
-                yield one, ("failed", f"took longer than judge.timeout_s={self._knobs.timeout_s:g}")
+                yield one, ("overdue", f"took longer than judge.timeout_s={self._knobs.timeout_s:g}")
 
     def _started(self, process: _Process, word: Word) -> None:
-        """A new process has spoken for the first time."""
+        """A new process has spoken for the first time, or not at all."""
         kind, what = word
         if kind == "ready":
-            process.ready = True
-        elif kind == "refused":
+            process.ready = self._loaded = True
+            self._failed_starts = 0
+            return
+        if kind == "refused":
             raise ConfigError(self._key, self._path, what)
-        else:
+        self._end(process)
+        self._failed_starts += 1
+        if not self._loaded or self._failed_starts == STARTS:
             how = what if kind == "died" else f"took longer than judge.start_s={self._knobs.start_s:g}"
             raise TaskError(f"{self._key}={self._path}: the process that is to run it {how} before it was ready")
 

@@ -1,5 +1,6 @@
 """The processes that judge: what hangs, crashes or floods is met once, and nothing of it is left."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -198,6 +199,34 @@ def test_nothing_is_left_when_the_driver_is_killed(module: str, tmp_path: Path, 
     driver.kill()
     driver.wait()
     assert_gone(log)
+
+
+def test_processes_that_others_kill_between_two_iterations_are_no_answers_fault(make: Make) -> None:
+    pool = make("slow", processes=3)
+    asked = [("", {"number": number}) for number in range(30)]
+    pool.judge(asked)
+    judges = [one for one in psutil.Process().children() if "ftppo.tasks.judge" in one.cmdline()]
+    assert len(judges) == 3
+    for one in judges:
+        os.killpg(one.pid, signal.SIGKILL)
+    until = time.monotonic() + 20
+    while not all(_is_zombie(one.pid) for one in judges):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert pool.judge(asked) == list(range(30))
+
+
+def test_a_start_that_fails_once_is_tried_again(make: Make, tmp_path: Path) -> None:
+    pool, log = make("strange", processes=1, timeout_s=20), tmp_path / "log"
+    source = (tmp_path / "rewards_for_test.py").read_text()
+    mark = tmp_path / "started"
+    guard = f"import os\nif not os.path.exists({str(mark)!r}):\n    open({str(mark)!r}, 'w')\n    os._exit(4)\n"
+    (tmp_path / "rewards_for_test.py").write_text(guard + source)
+    entry = {"log": str(log)}
+    assert pool.judge([("exit", entry), ("fine", entry)]) == [STRANGE["exit"], 0.5] and mark.exists()
+    (tmp_path / "rewards_for_test.py").write_text("import os; os._exit(4)")
+    with pytest.raises(TaskError, match="before it was ready"):
+        pool.judge([("exit", entry), ("fine", entry)])
 
 
 def test_an_interrupt_leaves_no_process(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
