@@ -30,7 +30,7 @@ def _nan_is_a_word(kind: Any) -> Any:
 FaultKind = Annotated[
     Literal[
         "sigkill", "sigstop", "exit", "segfault", "exception", "gil_hang", "nan", "slow", "oom",
-        "kill_dp_group", "kill_node", "kill_driver", "sigterm",
+        "kill_dp_group", "kill_node", "kill_driver", "sigterm", "bitflip",
     ],
     BeforeValidator(_nan_is_a_word),
 ]  # fmt: skip
@@ -177,6 +177,7 @@ class Recovery(Section):
     standby_s: float = Field(180.0, gt=0)  # a promised standby is warm
     orphan_s: float = Field(300.0, gt=0)  # actors of a cluster that is not the run's own outlive their driver so long
     max_recoveries: int = Field(20, ge=0)
+    compare_every_steps: int = Field(20, ge=0)  # weights of replicas by checksum, for bits that flipped; 0: never
 
 
 class Fault(Section):

@@ -186,6 +186,9 @@ def _chaos(config: "Config") -> None:
         key = f"chaos.faults.{place}"
         remedy = f"the layout has slots 0 to {world - 1}"
         _require(fault.slot < world, f"{key}.slot", fault.slot, remedy)
+        if fault.kind == "bitflip":
+            remedy = "a flipped bit is looked for between two steps: take snapshot, at the end of one"
+            _require(fault.phase == "snapshot", f"{key}.phase", fault.phase, remedy)
         if fault.kind == "slow":
             remedy = "slow needs the seconds that it lasts"
             _require(fault.seconds > 0, f"{key}.seconds", fault.seconds, remedy)

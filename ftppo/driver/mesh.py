@@ -28,11 +28,16 @@ INLINE_BYTES = 64 * 1024  # a call carries up to 100 KB by itself, all arguments
 
 
 class GenerationBroken(FtppoError):
-    """The mesh cannot go on in this generation. `observations` are what showed it; there may be more to see."""
+    """The mesh cannot go on in this generation. `observations` are what showed it; there may be more to see.
 
-    def __init__(self, observations: Sequence[Observation], phase: CallPhase, roster: Roster) -> None:
+    `spoilt`: the newest version of the weights is not to be trusted.
+    """
+
+    def __init__(
+        self, observations: Sequence[Observation], phase: CallPhase, roster: Roster, spoilt: bool = False
+    ) -> None:
         super().__init__(observations, phase, roster)
-        self.observations, self.phase, self.roster = tuple(observations), phase, roster
+        self.observations, self.phase, self.roster, self.spoilt = tuple(observations), phase, roster, spoilt
 
     def __str__(self) -> str:
         return f"generation {self.roster.generation} broke in {self.phase}: {self.observations}"

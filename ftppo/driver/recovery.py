@@ -93,15 +93,17 @@ class Recovery:
             raise
         return mesh
 
-    def run(self, mesh: Mesh, broken: GenerationBroken, state: DriverState) -> Recovered:
+    def run(self, mesh: Mesh, broken: GenerationBroken, state: DriverState, at_most: int) -> Recovered:
         """The next generation that stands. `state` is where the run stood, completed steps included.
+
+        It goes on at the version `at_most`, or as little before it as can be.
 
         Raises the plan's error where it gives up; the last checkpoint is untouched.
         """
         watch = Stopwatch(self.clock)
         began = self.accounts.fault_time(watch.started)
         known = mesh.committed
-        faults, plan, done = self._until_one_stands(mesh.roster, broken, state, watch)
+        faults, plan, done = self._until_one_stands(mesh.roster, broken, state, at_most, watch)
         if isinstance(plan, Grow):
             self.num_begun -= 1  # nothing had gone wrong
         known = known if known is not None and done.source == "peer" else state.version
@@ -117,14 +119,14 @@ class Recovery:
         """
         watch = Stopwatch(self.clock)
         self._layouts[str(mesh.roster.layout)] = mesh.roster.layout
-        _, _, done = self._until_one_stands(mesh.roster, broken, state, watch)
+        _, _, done = self._until_one_stands(mesh.roster, broken, state, state.version, watch)
         num_steps = done.at - state.begun if done.state is None else done.state.step
         record = restart_record(done.mesh.roster.generation, done.source, max(0, known - num_steps), watch)
         self.accounts.open(record, watch.started, num_steps + 1)
         return done
 
     def _until_one_stands(
-        self, roster: Roster, broken: GenerationBroken, state: DriverState, watch: Stopwatch
+        self, roster: Roster, broken: GenerationBroken, state: DriverState, at_most: int, watch: Stopwatch
     ) -> tuple[list[Fault], Substitute | Reshape, Recovered]:
         first_faults: list[Fault] = []
         while True:
@@ -135,7 +137,7 @@ class Recovery:
                 self._announce(faults)
                 self._refuse_repetition(faults, state)
                 watch.lap("detect")
-                copies = self._copies(roster, faults, state.version)
+                copies = self._copies(roster, faults, at_most)
                 plan = self._settle(roster, faults, copies)
                 if isinstance(plan, Reshape):
                     self._event("reshaped", plan.reason)

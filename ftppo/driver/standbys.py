@@ -7,6 +7,7 @@ from ftppo.driver.announce import announce
 from ftppo.driver.display import Display
 from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
+from ftppo.plan.recovery import dp_within_reach
 from ftppo.plan.roster import Roster
 
 
@@ -23,6 +24,11 @@ class Standbys:
         if not self._begun:
             self._begun = True
             self.pool.warm_up(roster.standby)
+
+    def can_grow(self, roster: Roster) -> bool:
+        """Whether those that are warm make up a replica that the mesh has lost."""
+        num_warm = sum(roster.stands_by(name) for name in self.pool.warm)
+        return dp_within_reach(roster.layout, self.pool.layout.dp, num_warm) > roster.layout.dp
 
     def tend(self, roster: Roster, timeout_s: float = 0.0) -> Roster:
         """Hear whose warming has ended, waiting up to `timeout_s` for one, and start what is missing."""

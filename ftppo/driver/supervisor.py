@@ -16,6 +16,7 @@ from ftppo.config import Config, Fault
 from ftppo.driver.account import Stopwatch, restart_record
 from ftppo.driver.announce import announce
 from ftppo.driver.cluster import Cluster
+from ftppo.driver.comparison import Comparison
 from ftppo.driver.display import Display, Fleet, IterationView
 from ftppo.driver.estate import Estate
 from ftppo.driver.evaluation import Evaluation
@@ -33,7 +34,7 @@ from ftppo.driver.standbys import Standbys
 from ftppo.driver.succession import succeed
 from ftppo.driver.trail import Trail
 from ftppo.errors import CheckpointError, StorageError, Superseded
-from ftppo.plan.recovery import Source, dp_within_reach
+from ftppo.plan.recovery import Source
 from ftppo.plan.retention import due
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
@@ -73,6 +74,7 @@ class Supervisor:
         self.evaluation = Evaluation(self.shop, tasks, self.files, self.display)
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock, lending)
         self.standbys = Standbys(self.pool, self.files, self.display, begun=estate is not None)
+        self.comparison = Comparison(self.config, self.files, self.display)
         ours = (self.pool, self.standbys, self.saver, self.files, self.display, self.clock)
         self.recovery = Recovery(self.config, *ours)
         try:
@@ -145,12 +147,13 @@ class Supervisor:
         self.pool.check_ours()
         self.save_due = self.save_due or self.saver.pending is not None
         self.saver.forget()
-        done = self.recovery.run(self.mesh, broken, self._completed())
+        state = self._completed()
+        done = self.recovery.run(self.mesh, broken, state, state.version - broken.spoilt)
         if done.state is not None:
             self.state, self.iteration, self.save_due = done.state, None, False
         else:
             self.state, self.iteration = self.trail.back_to(done.version)
-        self._enter(done.mesh)  # new standbys start once the interrupted step is done: they take processors
+        self._enter(done.mesh)  # new standbys wait for the interrupted step: they take processors
 
     def _advance(self) -> None:
         """The next piece of work. Each is done again from its beginning, or from where it was, after a fault."""
@@ -257,24 +260,22 @@ class Supervisor:
             self.mesh.leave(iteration.keepsake())
 
     def _boundary_due(self) -> bool:
-        """Whether a checkpoint is written and waits to be published, somebody was told to go, or the mesh can grow."""
-        return self._publish_due() or bool(self.mesh.leaving) or self._can_grow()
+        """Whether a checkpoint waits, somebody was told to go, the mesh can grow, or replicas are to be compared."""
+        mesh, num_steps = self.mesh, self._completed().step
+        waiting = self._publish_due() or bool(mesh.leaving) or self.comparison.due(num_steps, mesh.roster.layout)
+        return waiting or self.standbys.can_grow(mesh.roster)
 
     def _at_boundary(self) -> None:
         if self._publish_due():
             self._publish()
         self.mesh.check_leaving()
-        if self._can_grow():
+        self.comparison.run_if_due(self.mesh, self._completed().step)
+        if self.standbys.can_grow(self.mesh.roster):
             self.mesh.call("settle", phase="idle")
             raise GenerationBroken((), "idle", self.mesh.roster)
 
     def _publish_due(self) -> bool:
         return self.saver.pending is not None and not self.mesh.writing
-
-    def _can_grow(self) -> bool:
-        roster = self.mesh.roster
-        num_warm = sum(roster.stands_by(name) for name in self.pool.warm)
-        return dp_within_reach(roster.layout, self.layout.dp, num_warm) > roster.layout.dp
 
     def _completed(self) -> DriverState:
         """Where the run stands, the completed steps of an unfinished iteration included."""

@@ -26,6 +26,7 @@ class FaultKind(StrEnum):
     NODE_LOST = "node_lost"
     OOM = "oom"
     BAD_NUMERICS = "bad_numerics"
+    CORRUPT = "corrupt"
     PREEMPTED = "preempted"
     DRIVER_LOST = "driver_lost"
 
@@ -84,6 +85,7 @@ class Observation:
     error: ErrorView | None = None  # its own, or the PeerLost that it raised
     peer_lost: bool = False  # what it raised is the consequence of another's fault
     finite: bool | None = None  # False: it alone produced numbers that are not finite
+    corrupt: bool | None = None  # True: its weights differ from what most of its replicas have
     leaving: bool | None = None  # True: it, or its node, was told to go
     beacon: BeaconView | None = None  # the last one heard
     silent_s: float | None = None  # seconds since it owes an answer on the control group
@@ -127,6 +129,8 @@ def _end(seen: Observation) -> tuple[FaultKind, str] | None:
     """The process ended, or is about to."""
     if seen.node_alive is False or seen.exit_kind is ExitKind.NODE_DIED:
         return FaultKind.NODE_LOST, "its node is gone"
+    if seen.corrupt and not seen.process_dead:
+        return FaultKind.CORRUPT, "its weights are not those of the other replicas"
     if not seen.process_dead:
         return (FaultKind.PREEMPTED, "told to leave") if seen.leaving else None
     if seen.exit_kind is ExitKind.OOM:

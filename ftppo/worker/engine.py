@@ -21,6 +21,7 @@ from ftppo.worker import update
 from ftppo.worker.beacon import Progress
 from ftppo.worker.device import Device
 from ftppo.worker.durable import Durable
+from ftppo.worker.fingerprint import fingerprint, flip_a_bit
 from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
@@ -42,6 +43,7 @@ class Engine:
         self.layout = Layout()
         self.seq = config.rollout.max_prompt + config.rollout.max_response
         self.progress = Progress()
+        self.progress.on_flip = lambda: flip_a_bit(self.policy.module)
         self.groups = Groups()
         self.slot = -1
         self.version = 0  # of the weights
@@ -251,6 +253,10 @@ class Engine:
     def digest(self) -> str:
         """SHA-256 over what this rank writes of policy, critic and optimizers."""
         return digest(part for part in self.parts if not part.piece.key.startswith("reference."))
+
+    def fingerprint(self) -> int:
+        """A checksum of this rank's weights, the same on all replicas unless bits have flipped."""
+        return fingerprint((self.policy.module, self.critic.module))
 
     def _snapshot_if_due(self, version: int) -> None:
         every = self.config.snapshot.every_steps

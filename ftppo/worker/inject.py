@@ -30,6 +30,8 @@ def arm(progress: Progress, faults: Sequence[Fault], report: Callable[[str, floa
                 report(fault.kind, time.time())
             if fault.kind == "nan":
                 progress.poisoned = True
+            elif fault.kind == "bitflip":
+                progress.on_flip()
             else:
                 _KINDS[fault.kind](fault)
 

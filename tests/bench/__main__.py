@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-NAMES = ("update", "rollout", "recovery", "scale")
+NAMES = ("update", "rollout", "recovery", "steady", "scale")
 INTERRUPTED = 130
 
 
@@ -48,6 +48,8 @@ def _benchmark(name: str, rounds: int) -> str:
         from tests.bench.rollout import compare
     elif name == "recovery":
         from tests.bench.recovery import compare
+    elif name == "steady":
+        from tests.bench.steady import compare
     else:
         from tests.bench.scale import compare
     return compare(rounds)

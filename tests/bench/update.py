@@ -60,7 +60,7 @@ class _Rounds(PlainDisplay):
 
 def _case(name: str, overrides: tuple[str, ...], rounds: int) -> Pairs:
     with tempfile.TemporaryDirectory(prefix="ftppo-bench-") as folder:
-        config = _config(folder, overrides, rounds)
+        config = config_of(folder, overrides, rounds)
         train = config.train
         num_tokens = train.epochs * train.prompts * train.samples * _seq(config)
         pairs = Pairs(name, num_tokens)
@@ -86,7 +86,8 @@ def _run(config: Config, display: _Rounds) -> None:
         supervisor.run(cluster, tasks, tokenizer, resume=False)
 
 
-def _config(folder: str, overrides: tuple[str, ...], rounds: int) -> Config:
+def config_of(folder: str, overrides: tuple[str, ...], rounds: int) -> Config:
+    """The demo without warm-up, faults and checkpoints."""
     fixed = (
         f"run.dir={folder}",
         f"checkpoint.url={folder}/checkpoints",

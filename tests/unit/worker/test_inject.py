@@ -116,7 +116,7 @@ def test_no_faults_are_no_strikes(struck: Struck) -> None:
 
 def test_every_kind_of_the_configuration_can_be_carried_out() -> None:
     kinds = set(get_args(Fault.model_fields["kind"].annotation))
-    assert set(inject._KINDS) | {"nan"} | BY_THE_DRIVER == kinds
+    assert set(inject._KINDS) | {"nan", "bitflip"} | BY_THE_DRIVER == kinds
 
 
 @pytest.mark.parametrize(
