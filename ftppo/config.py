@@ -13,12 +13,13 @@ from ftppo.config_algo import Algo
 from ftppo.config_check import check
 from ftppo.config_errors import explain
 from ftppo.config_model import Model, Section
+from ftppo.config_task import Eval, Judge, Task
 from ftppo.pretrained import with_shape
 
 # "update" strikes at the first of its parts.
 FaultPhase = Literal[
     "rollout", "score", "save", "snapshot", "update", "update.forward", "update.backward", "update.reduce",
-    "update.optimizer", "update.gather",
+    "update.optimizer", "update.gather", "eval",
 ]  # fmt: skip
 
 
@@ -101,22 +102,6 @@ class Cluster(Section):
     threads_per_actor: int = Field(1, ge=1)
     gpus_per_actor: float = Field(1.0, gt=0)
     start_s: float = Field(180.0, gt=0)  # deadline for actors to come up
-
-
-class Task(Section):
-    """Where prompts come from and what an answer is worth."""
-
-    kind: Literal["reasoning_gym", "jsonl"] = "reasoning_gym"
-    name: str = "spell_backward"  # reasoning-gym's dataset name
-    args: dict[str, Any] = Field(default_factory=dict)  # passed to that dataset
-    path: str | None = None  # jsonl: file of {"prompt", "answer"}
-    match: Literal["exact", "numeric"] = "exact"  # jsonl: how an answer is judged
-    template: str = "{question}"  # str.format over the entry and its metadata
-    reward: str | None = (
-        None  # dotted path of a function (answer: str, entry: dict) -> float, instead of the task's own
-    )
-    tokenizer: Literal["byte", "char"] = "byte"  # of a model that comes without one
-    alphabet: str | None = None  # char: the characters, in order of their ids
 
 
 class Rollout(Section):
@@ -215,6 +200,8 @@ class Config(Section):
     cluster: Cluster = Cluster()
     model: Model = Model()
     task: Task = Task()
+    judge: Judge = Judge()
+    eval: Eval = Eval()
     algo: Algo = Algo()
     rollout: Rollout = Rollout()
     checkpoint: Checkpoint = Checkpoint()

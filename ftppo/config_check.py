@@ -6,13 +6,12 @@ anything starts. Every message names the key, its value and a value that would d
 
 import math
 import re
-import string
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ftppo.errors import ConfigError
+from ftppo.config_check_task import check_endpoint, check_eval, check_task
+from ftppo.config_errors import require as _require
 
 if TYPE_CHECKING:
     from ftppo.config import Config
@@ -26,11 +25,6 @@ def check(config: "Config") -> None:
     """Raise ConfigError for the first combination of keys that cannot run."""
     for part in (_layout, _model, _batches, _sequence, _algo, _task, _cluster, _run, _checkpoint, _chaos):
         part(config)
-
-
-def _require(holds: bool, key: str, value: object, remedy: str) -> None:
-    if not holds:
-        raise ConfigError(key, value, remedy)
 
 
 def _require_multiple(key: str, value: int, unit: int, why: str) -> None:
@@ -136,30 +130,8 @@ def _algo(config: "Config") -> None:
 
 
 def _task(config: "Config") -> None:
-    task = config.task
-    if task.kind == "jsonl":
-        _require(
-            task.path is not None, "task.path", task.path, 'task.kind=jsonl reads a file: name it, task.path="..."'
-        )
-        assert task.path is not None
-        where = f"no such file (looked in {Path.cwd()})"
-        _require(Path(task.path).is_file(), "task.path", task.path, where)
-        _require(not task.args, "task.args", task.args, "arguments are for task.kind=reasoning_gym; leave them out")
-    else:
-        _require(
-            task.path is None, "task.path", task.path, "is read by task.kind=jsonl only: set that, or leave path out"
-        )
-    try:
-        names = [name for _, name, _, _ in string.Formatter().parse(task.template) if name is not None]
-    except ValueError as error:
-        raise ConfigError(
-            "task.template", task.template, f"is no format string ({error}); write {{{{ for {{"
-        ) from error
-    remedy = "names no field of the entry, so all prompts would be equal; for example '{question}'"
-    _require(bool(names), "task.template", task.template, remedy)
-    if task.tokenizer == "byte":
-        remedy = "is for task.tokenizer=char: set that, or leave it out"
-        _require(task.alphabet is None, "task.alphabet", task.alphabet, remedy)
+    check_task(config.task, config.model)
+    check_eval(config.eval, config.task)
 
 
 def _cluster(config: "Config") -> None:
@@ -179,17 +151,13 @@ def _run(config: "Config") -> None:
 
 def _checkpoint(config: "Config") -> None:
     save = config.checkpoint
-    for key, url in (("checkpoint.url", save.url), ("checkpoint.endpoint", save.endpoint)):
-        remedy = "holds credentials; give them to the environment instead"
-        _require("@" not in urlsplit(url or "").netloc, key, "...", remedy)
+    remedy = "holds credentials; give them to the environment instead"
+    _require("@" not in urlsplit(save.url or "").netloc, "checkpoint.url", "...", remedy)
+    check_endpoint("checkpoint.endpoint", save.endpoint)
     scheme = _check_url(save.url)
     if scheme is None:
         remedy = "is for s3:// and gs:// URLs; leave it out for a local folder"
         _require(save.endpoint is None, "checkpoint.endpoint", save.endpoint, remedy)
-    if save.endpoint is not None:
-        form = urlsplit(save.endpoint)
-        remedy = "must be http://host[:port] or https://host[:port]"
-        _require(form.scheme in ("http", "https") and bool(form.netloc), "checkpoint.endpoint", save.endpoint, remedy)
     if scheme == "s3" and save.endpoint is None:
         remedy = f"Amazon S3 refuses parts under 5 MiB: at least {S3_SMALLEST_PART_BYTES}"
         _require(save.part_bytes >= S3_SMALLEST_PART_BYTES, "checkpoint.part_bytes", save.part_bytes, remedy)

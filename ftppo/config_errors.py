@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, said to a user. Comes in: one of its findings; goes out: a ConfigError with a remedy."""
+"""What is wrong, said to a user. Comes in: a finding, pydantic's or our own; goes out: a ConfigError with a remedy."""
 
 import difflib
 from collections.abc import Sequence
@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from pydantic_core import ErrorDetails
 
 from ftppo.errors import ConfigError
+
+
+def require(holds: bool, key: str, value: object, remedy: str) -> None:
+    """Raise ConfigError unless it `holds`."""
+    if not holds:
+        raise ConfigError(key, value, remedy)
 
 
 def explain(detail: ErrorDetails, known: Sequence[str]) -> ConfigError:

@@ -32,6 +32,8 @@ class RolloutRequest:
     tokens: Tensor  # [n, prompt_len] int64, right-padded
     lengths: Tensor  # [n] int64, prompt tokens that count
     sample: Tensor  # [n] int64, global index of the draw
+    purpose: str = "rollout"  # what the draws are for: each has random numbers of its own
+    temperature: float | None = None  # instead of rollout.temperature
 
     def rows(self, index: Tensor) -> "RolloutRequest":
         """The requests at `index` [m] int64, in that order."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ftppo.driver.jsonfiles import read_lines
-from ftppo.driver.record import CheckpointRecord, IterationMetrics, RecoveryRecord, Summary
-from ftppo.driver.runfiles import CONFIG, EVENTS, METRICS, SUMMARY
+from ftppo.driver.record import CheckpointRecord, EvalMetrics, IterationMetrics, RecoveryRecord, Summary
+from ftppo.driver.runfiles import CONFIG, EVENTS, METRICS, SAMPLES, SUMMARY
 
 Rows = list[dict[str, Any]]
 
@@ -24,6 +24,8 @@ class RunHistory:
     superseded: list[list[IterationMetrics]]
     recoveries: list[tuple[RecoveryRecord, int | None]]  # with the iteration that it fell into
     checkpoints: list[CheckpointRecord]
+    evaluations: list[EvalMetrics]
+    samples: Rows  # of the last evaluation
     events: Rows
     config: list[tuple[str, str]]  # dotted keys and their values
     start: float | None  # seconds since the epoch
@@ -37,6 +39,8 @@ def read_history(folder: Path) -> RunHistory:
     attempts = [IterationMetrics.from_row(row) for row in metrics if row["kind"] == "iteration"]
     recoveries = [RecoveryRecord.from_row(row) for row in metrics if row["kind"] == "recovery"]
     checkpoints = [CheckpointRecord.from_row(row) for row in metrics if row["kind"] == "checkpoint"]
+    evaluations = [EvalMetrics.from_row(row) for row in metrics if row["kind"] == "eval"]
+    newest = evaluations[-1].iteration if evaluations else None
     times = [row["time"] for row in metrics + events]
     counted = {attempt.iteration: attempt for attempt in attempts}
     return RunHistory(
@@ -46,6 +50,8 @@ def read_history(folder: Path) -> RunHistory:
         superseded=_superseded(attempts),
         recoveries=[(record, _iteration_of(record.generation, metrics)) for record in recoveries],
         checkpoints=checkpoints,
+        evaluations=evaluations,
+        samples=[row for row in read_lines(folder / SAMPLES) if row["iteration"] == newest],
         events=events,
         config=_flat(_read_json(folder / CONFIG)) if (folder / CONFIG).exists() else [],
         start=min(times, default=None),

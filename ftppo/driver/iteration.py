@@ -21,7 +21,7 @@ from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.mesh import Call, CallPhase, Mesh
 from ftppo.driver.minibatch import mini_batch
-from ftppo.driver.prompts import assemble, drawn_logprobs, encode_prompts, supervised_batch
+from ftppo.driver.prompts import assemble, decode_answers, drawn_logprobs, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
 from ftppo.tasks.base import Task
 from ftppo.tasks.tokenizer import Tokenizer
@@ -127,11 +127,9 @@ class Iteration:
 
     def _judge(self, prompts: list[Prompt], result: RolloutResult) -> torch.Tensor:
         samples = self.shop.config.train.samples
-        answers = [
-            self.shop.tokenizer.decode(row[:length].tolist())
-            for row, length in zip(result.tokens, result.lengths.tolist(), strict=True)
-        ]
-        return torch.tensor([self.shop.task.score(prompts[row // samples], text) for row, text in enumerate(answers)])
+        answers = decode_answers(result, self.shop.tokenizer)
+        asked = [(prompts[row // samples], text) for row, text in enumerate(answers)]
+        return torch.tensor(self.shop.task.scores(asked))
 
     def _score(self) -> Batch:
         train, algo = self.shop.config.train, self.shop.config.algo

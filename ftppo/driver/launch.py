@@ -4,6 +4,7 @@ What would stop the run is asked before an actor starts: the task, the store, wh
 """
 
 import contextlib
+import functools
 import signal
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from ftppo.checkpoint.huggingface.reader import check_weights
 from ftppo.checkpoint.stores import config_digest
 from ftppo.clock import SystemClock
 from ftppo.config import Config
+from ftppo.driver.announce import announce
 from ftppo.driver.cluster import connect
+from ftppo.driver.datafiles import read_rows
 from ftppo.driver.display import make_display
 from ftppo.driver.estate import find_estate
 from ftppo.driver.lending import Lending
@@ -21,7 +24,7 @@ from ftppo.driver.saver import Saver
 from ftppo.driver.supervisor import Supervisor
 from ftppo.errors import ConfigError, FtppoError
 from ftppo.storage.url import preflight
-from ftppo.tasks.build import build_task, build_tokenizer
+from ftppo.tasks.build import build_tasks, build_tokenizer
 
 FINISHED, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -31,7 +34,9 @@ def run(config: Config) -> int:
     clock = SystemClock()
     folder = Path(config.run.dir).resolve() / config.run.name
     config = _with_absolute_url(config, folder)
-    task, tokenizer = build_task(config.task, config.seed), build_tokenizer(config.task, config.model)
+    tokenizer = build_tokenizer(config.task, config.model)
+    tasks = build_tasks(config, tokenizer, functools.partial(read_rows, config))
+    config = config.model_copy(update={"task": config.task.model_copy(update={"digest": tasks.digest})})
     if config.model.path is not None:
         check_weights(config.model)
     saver = Saver(config, clock)
@@ -39,6 +44,7 @@ def run(config: Config) -> int:
     resume = _wants_resume(config, saver)
     signal.signal(signal.SIGTERM, _interrupt)
     with sole_driver(folder), connect(config) as cluster, contextlib.ExitStack() as at_end:
+        at_end.callback(tasks.close)
         lending = None if cluster.own else Lending(config)
         estate = find_estate(lending, config, clock) if lending is not None else None
         files = at_end.enter_context(RunFiles(folder, clock, resume or estate is not None))
@@ -48,7 +54,11 @@ def run(config: Config) -> int:
         display = make_display(config.run.progress, clock)
         supervisor = Supervisor(config, clock, files, display, saver)
         try:
-            supervisor.run(cluster, task, tokenizer, resume or estate is not None, lending, estate)
+            for note in tasks.notes:
+                announce(files, display, "prompts_left_out", note)
+            if tasks.scorer is not None:
+                tasks.scorer.tell = functools.partial(announce, files, display, "answers_without_score")
+            supervisor.run(cluster, tasks, tokenizer, resume or estate is not None, lending, estate)
             status = FINISHED
         except BaseException as error:
             supervisor.reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)
@@ -90,8 +100,8 @@ def _wants_resume(config: Config, saver: Saver) -> bool:
         )
         raise ConfigError("run.resume", "never", remedy)
     if manifest is not None and manifest.config_digest != config_digest(config):
-        remedy = (
-            f"the checkpoint in {saver.store.url} is of another configuration: take another run.name, or the old keys"
+        remedy = "take another run.name, or the old keys and data"
+        raise ConfigError(
+            "run.name", config.run.name, f"the checkpoint in {saver.store.url} is of another configuration: {remedy}"
         )
-        raise ConfigError("run.name", config.run.name, remedy)
     return manifest is not None

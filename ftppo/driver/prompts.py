@@ -24,6 +24,12 @@ def encode_prompts(
     )
 
 
+def decode_answers(result: RolloutResult, tokenizer: Tokenizer) -> list[str]:
+    """The text of each answer."""
+    rows = zip(result.tokens, result.lengths.tolist(), strict=True)
+    return [tokenizer.decode(row[:length].tolist()) for row, length in rows]
+
+
 def assemble(request: RolloutRequest, result: RolloutResult, pad_id: int, rollout: Rollout) -> Sequences:
     """Each prompt with its answer behind it, right-padded to [n, max_prompt + max_response]."""
     num, width = len(request.lengths), rollout.max_prompt + rollout.max_response

@@ -58,6 +58,45 @@ class IterationMetrics:
 
 
 @dataclass(frozen=True)
+class EvalMetrics:
+    """Scalars of one evaluation, on prompts that training never sees."""
+
+    iteration: int  # iterations finished before it
+    step: int  # optimizer steps committed before it
+    num_prompts: int
+    reward_mean: float  # of the greedy answers
+    response_length: float  # of those, tokens, mean
+    sample_reward_mean: float | None  # of the drawn answers; None where none are drawn
+    pass_at: dict[int, float]  # by k; in a file as "pass@1", ...
+    eval_s: float
+
+    def to_row(self) -> dict[str, Any]:
+        """The line of metrics.jsonl."""
+        row = asdict(self)
+        return {key: row[key] for key in row if key != "pass_at"} | {
+            f"pass@{k}": one for k, one in self.pass_at.items()
+        }
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Self:
+        """The inverse of `to_row`."""
+        passed = {int(key.removeprefix("pass@")): row[key] for key in row if key.startswith("pass@")}
+        return cls(**{one.name: row[one.name] for one in fields(cls) if one.name != "pass_at"}, pass_at=passed)
+
+
+@dataclass(frozen=True)
+class EvalSample:
+    """A line of samples.jsonl: one answer of an evaluation."""
+
+    iteration: int  # as of EvalMetrics
+    step: int
+    decoding: str  # "greedy" | "sample"
+    prompt: str
+    answer: str
+    reward: float
+
+
+@dataclass(frozen=True)
 class Layout:
     """Sizes of the mesh."""
 

@@ -18,6 +18,7 @@ from ftppo.driver.text import count, duration, number, recovery_title, spans
 
 _TEMPLATE = "report.html.tmpl"
 _MOST_EVENTS = 500
+_MOST_SAMPLES, _MOST_LETTERS = 12, 600
 
 # Key, title, and the fields drawn together with their names.
 _SMALL_CHARTS = (
@@ -55,6 +56,8 @@ def write_report(folder: Path) -> Path:
         tiles=_tiles(history),
         reward=_reward_chart(history),
         phases=_phase_chart(history),
+        evaluation=_eval_chart(history),
+        samples=_samples(history),
         charts=_small_charts(history),
         events=history.events[-_MOST_EVENTS:],
     )
@@ -113,6 +116,24 @@ def _reward_chart(history: RunHistory) -> Chart | None:
         faint=[_points(attempts, "reward_mean") for attempts in history.superseded],
     )
     return line_chart("reward", "Mean reward ± standard deviation", [series], _marks(history))
+
+
+def _eval_chart(history: RunHistory) -> Chart | None:
+    """Greedy reward, and pass@1 and the last pass@k where answers were drawn."""
+    found = history.evaluations
+    drawn = sorted({k for one in found for k in one.pass_at})
+    series = [Series("greedy", 1, [(one.iteration, one.reward_mean) for one in found])]
+    for colour, k in enumerate(dict.fromkeys([*drawn[:1], *drawn[-1:]]), start=2):
+        series.append(Series(f"pass@{k}", colour, [(one.iteration, one.pass_at.get(k)) for one in found]))
+    return line_chart(
+        "eval", "Mean reward of greedy answers" + (", and pass@k" if drawn else ""), series, _marks(history)
+    )
+
+
+def _samples(history: RunHistory) -> list[tuple[str, str, str]]:
+    """Prompt, answer and reward of the first greedy answers of the last evaluation."""
+    greedy = [row for row in history.samples if row["decoding"] == "greedy"][:_MOST_SAMPLES]
+    return [(row["prompt"][:_MOST_LETTERS], row["answer"][:_MOST_LETTERS], number(row["reward"])) for row in greedy]
 
 
 def _phase_chart(history: RunHistory) -> Chart | None:

@@ -1,17 +1,25 @@
 """The files of a run, `runs/<name>/`. Comes in: events, metrics and records as they happen; goes out: events.jsonl,
-metrics.jsonl, TensorBoard files, config.json, summary.json. A resumed run goes on in the same files.
+metrics.jsonl, samples.jsonl, TensorBoard files, config.json, summary.json. A resumed run goes on in the same files.
 """
 
 import contextlib
 import fcntl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ftppo.clock import Clock
 from ftppo.driver.jsonfiles import JsonLines, read_lines, to_json, write_atomic
-from ftppo.driver.record import CheckpointRecord, IterationMetrics, RecoveryRecord, Stamp, Summary
+from ftppo.driver.record import (
+    CheckpointRecord,
+    EvalMetrics,
+    EvalSample,
+    IterationMetrics,
+    RecoveryRecord,
+    Stamp,
+    Summary,
+)
 from ftppo.driver.scalars import ScalarWriter
 from ftppo.errors import ConfigError
 
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
 
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
+SAMPLES = "samples.jsonl"
 SUMMARY = "summary.json"
 CONFIG = "config.json"
 REPORT = "report.html"
@@ -73,6 +82,13 @@ class RunFiles:
         """An iteration has finished."""
         self._write("iteration", asdict(metrics), metrics.iteration)
 
+    def evaluation(self, metrics: EvalMetrics, samples: Sequence[EvalSample]) -> None:
+        """An evaluation is complete."""
+        with contextlib.closing(JsonLines(self.folder / SAMPLES)) as lines:
+            for sample in samples:
+                lines.append(asdict(sample))
+        self._write("eval", metrics.to_row(), metrics.iteration)
+
     def step(self, spec: "StepSpec", result: "StepResult") -> None:
         """An optimizer step has committed."""
         kind = "warmup" if spec.kind == "warmup" else "step"
@@ -95,6 +111,10 @@ class RunFiles:
     def checkpoints(self) -> tuple[CheckpointRecord, ...]:
         """All checkpoints published by this run, those before a resume included."""
         return self._read("checkpoint", CheckpointRecord.from_row)
+
+    def evaluations(self) -> tuple[EvalMetrics, ...]:
+        """All evaluations of this run, those before a resume included."""
+        return self._read("eval", EvalMetrics.from_row)
 
     def reasons(self, event: str) -> tuple[str, ...]:
         """The reasons of all events of this kind so far, those before a resume included."""
@@ -143,7 +163,9 @@ def sole_driver(folder: Path) -> Iterator[None]:
 
 def _set_aside(folder: Path) -> None:
     """Move the files of an earlier run into the first free `earlier-<n>` below `folder`."""
-    written = [folder / name for name in (EVENTS, METRICS, SUMMARY, CONFIG, REPORT)] + [*folder.glob("*.tfevents.*")]
+    written = [folder / name for name in (EVENTS, METRICS, SAMPLES, SUMMARY, CONFIG, REPORT)] + [
+        *folder.glob("*.tfevents.*")
+    ]
     found = [path for path in written if path.exists()]
     if not found:
         return

@@ -8,7 +8,7 @@ The work itself is in iteration.py and knows of no fault; this is the one place 
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 from ftppo.clock import Clock
@@ -19,6 +19,7 @@ from ftppo.driver.cluster import Cluster
 from ftppo.driver.comparison import Comparison
 from ftppo.driver.display import Display, Fleet, IterationView
 from ftppo.driver.estate import Estate
+from ftppo.driver.evaluation import Evaluation
 from ftppo.driver.injection import Injection
 from ftppo.driver.iteration import Iteration, Workshop, warmup_step
 from ftppo.driver.lending import Lending
@@ -37,7 +38,7 @@ from ftppo.plan.recovery import Source
 from ftppo.plan.retention import due
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
-from ftppo.tasks.base import Task
+from ftppo.tasks.build import Tasks
 from ftppo.tasks.tokenizer import Tokenizer
 from ftppo.types import DriverState, StepResult, StepSpec
 
@@ -59,7 +60,7 @@ class Supervisor:
     def run(
         self,
         cluster: Cluster,
-        task: Task,
+        tasks: Tasks,
         tokenizer: Tokenizer,
         resume: bool,
         lending: Lending | None = None,
@@ -69,7 +70,8 @@ class Supervisor:
         self.resume, self.watch = resume, Stopwatch(self.clock)
         self.injection = Injection(self.config, self.files, resume)
         hooks = (self._on_phase, self._on_step, self._on_batch, self._boundary_due, self._at_boundary)
-        self.shop = Workshop(self.config, task, tokenizer, self.clock, *hooks)
+        self.shop = Workshop(self.config, tasks.train, tokenizer, self.clock, *hooks)
+        self.evaluation = Evaluation(self.shop, tasks, self.files, self.display)
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock, lending)
         self.standbys = Standbys(self.pool, self.files, self.display, begun=estate is not None)
         self.comparison = Comparison(self.config, self.files, self.display)
@@ -164,6 +166,8 @@ class Supervisor:
             self._move_to(warmup_step(self.shop, self.state))
         elif warmup_steps and not self.state.begun:
             self._begin_ppo()
+        elif self.iteration is None and self.evaluation.due(self.state):
+            self.evaluation.run(self.state)
         elif self.state.iteration < self.config.train.iterations:
             self._iterate()
         else:
@@ -207,7 +211,7 @@ class Supervisor:
             self._event("not_injected", reason)
         digests = self.mesh.call("digest", phase="digest")
         self.recovery.accounts.close_all()
-        self.digest = _join_digests(digests)
+        self.digest = hashlib.sha256("".join(digests).encode()).hexdigest()  # one for all slots, in slot order
 
     def _move_to(self, state: DriverState) -> None:
         """A piece of work is done: the run stands at `state`."""
@@ -293,8 +297,3 @@ class Supervisor:
 
     def _event(self, event: str, reason: str) -> None:
         announce(self.files, self.display, event, reason)
-
-
-def _join_digests(digests: Sequence[str]) -> str:
-    """One digest for all slots, in slot order."""
-    return hashlib.sha256("".join(digests).encode()).hexdigest()

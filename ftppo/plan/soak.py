@@ -70,7 +70,7 @@ def _calls(config: Config, iteration: int, kind: FaultKind) -> Mapping[str, Sequ
     A call is drawn before a phase: else half of all faults would strike in an update, which has the most parts.
     """
     phases: Sequence[FaultPhase] = _GRADIENTS if kind == "nan" else get_args(FaultPhase)
-    never = set()
+    never = {"eval"}  # there may be none
     if config.snapshot.every_steps != 1:
         never.add("snapshot")  # the step that faults strike in may have none
     every = config.checkpoint.every_iterations

@@ -1,13 +1,15 @@
-"""What a task is, and how an entry becomes a prompt. Comes in: an entry; goes out: a Prompt's text.
+"""What a task is, and how a template is filled in. Comes in: an entry's fields; goes out: a prompt's text.
 
 A task is an endless stream that hangs on (seed, index) alone: equal indices give equal prompts after any recovery.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ftppo.errors import ConfigError
 from ftppo.types import Prompt
+
+type Asked = tuple[Prompt, str]  # a prompt and an answer to it
 
 
 class Task(Protocol):
@@ -17,13 +19,29 @@ class Task(Protocol):
         """The prompt at `index` >= 0 of the endless stream."""
         ...
 
-    def score(self, prompt: Prompt, answer: str) -> float:
-        """What `answer` is worth, finite, as a rule in 0..1. Raises TaskError where no score can be given."""
+    def scores(self, asked: Sequence[Asked]) -> list[float]:
+        """What each answer is worth, finite, as a rule in 0..1. Raises TaskError where no score can be given."""
         ...
 
     def answer(self, prompt: Prompt) -> str:
         """The reference answer, for supervised warm-up. Raises TaskError where there is none."""
         ...
+
+
+class Later:
+    """`task` from its prompt `start` on: its own prompt 0 is that one."""
+
+    def __init__(self, task: Task, start: int) -> None:
+        self._task, self._start = task, start
+
+    def prompt(self, index: int) -> Prompt:
+        return self._task.prompt(self._start + index)
+
+    def scores(self, asked: Sequence[Asked]) -> list[float]:
+        return self._task.scores(asked)
+
+    def answer(self, prompt: Prompt) -> str:
+        return self._task.answer(prompt)
 
 
 def render(template: str, fields: Mapping[str, Any]) -> str:

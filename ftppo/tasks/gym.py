@@ -9,16 +9,17 @@ import functools
 import importlib
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftppo.errors import ConfigError, TaskError
 from ftppo.rng import seed_for
-from ftppo.tasks.base import render
+from ftppo.tasks.base import Asked, render
 from ftppo.types import Prompt
 
 DEFAULT_BLOCK = 1000  # prompts; as `size` in the arguments it can be changed
 CACHED_BLOCKS = 4
+HELD_OUT_FROM = 2**30  # the prompt from which on training never comes: the first half of the seeds is its own
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,9 @@ class GymTask:
             raise TaskError(f"task {self._name}: prompt {index} cannot be made: {error!r}; check task.args") from error
         fields = {**entry["metadata"], "question": entry["question"]}
         return Prompt(index=index, text=render(self._template, fields), entry=entry)
+
+    def scores(self, asked: Sequence[Asked]) -> list[float]:
+        return [self.score(prompt, answer) for prompt, answer in asked]
 
     def score(self, prompt: Prompt, answer: str) -> float:
         """The dataset's own score. An answer on which the scorer stumbles is worth 0: some parse without care."""

@@ -1,7 +1,7 @@
 """The tokenizer that comes with a Hugging Face model. Comes in: text; goes out: ids, and the reverse.
 
-It is read from tokenizer.json by the tokenizers library. Chat templates are not applied: task.template can spell one
-out, as special tokens in a text are read as such.
+It is read from tokenizer.json by the tokenizers library. Special tokens in a text are read as such, as chat templates
+write them.
 """
 
 from collections.abc import Iterable

@@ -105,7 +105,7 @@ class Engine:
 
     def rollout(self, request: RolloutRequest) -> RolloutResult:
         """Draw answers to this actor's share of the prompts."""
-        self.progress.enter("rollout", request.iteration)
+        self.progress.enter(request.purpose, request.iteration)
         self.policy.module.eval()
         result = generate(
             self.policy.module, request, self.config.rollout, self.eos, self.config.seed, self.progress.tick

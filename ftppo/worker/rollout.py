@@ -1,7 +1,7 @@
 """Draw answers. Comes in: this actor's share of the prompts; goes out: tokens, lengths, log-probabilities.
 
-Every random number hangs on (seed, iteration, sample, place in the answer) alone, so the samples are the same whichever
-actor draws them, in whichever layout.
+Every random number hangs on (seed, iteration, purpose, sample, place in the answer) alone, so the samples are the same
+whichever actor draws them, in whichever layout.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,8 @@ def generate(
     model: GPTModel, request: RolloutRequest, config: Rollout, eos: int, seed: int, tick: Callable[[], None]
 ) -> RolloutResult:
     """Answers to all rows of `request`, `config.batch` at a time. Equal on all TP and PP ranks that share the model."""
+    if request.temperature is not None:
+        config = config.model_copy(update={"temperature": request.temperature})
     parts = [
         _generate_batch(model, request.rows(index), config, eos, seed, tick)
         for index in torch.arange(request.tokens.shape[0]).split(config.batch)
@@ -32,7 +34,7 @@ def generate(
 def uniforms(request: RolloutRequest, num: int, seed: int) -> Tensor:
     """One uniform number in [0, 1) for each place of each answer: [n, num] float64."""
     draws = [
-        torch.rand(num, dtype=torch.float64, generator=generator(seed, request.iteration, "rollout", int(sample)))
+        torch.rand(num, dtype=torch.float64, generator=generator(seed, request.iteration, request.purpose, int(sample)))
         for sample in request.sample
     ]
     return torch.stack(draws)

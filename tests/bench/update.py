@@ -7,6 +7,7 @@ snapshots after each and the lines in the run's files. Plain: as many steps of a
 thread, gloo, the same Megatron-Core configuration, micro-batches, distributed optimizer, clipping and Adam.
 """
 
+import functools
 import io
 import signal
 import tempfile
@@ -17,11 +18,12 @@ from ftppo.__main__ import compose_raw
 from ftppo.clock import SystemClock
 from ftppo.config import Config, load_config
 from ftppo.driver.cluster import connect
+from ftppo.driver.datafiles import read_rows
 from ftppo.driver.display import IterationView, PlainDisplay
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import Saver
 from ftppo.driver.supervisor import Supervisor
-from ftppo.tasks.build import build_task, build_tokenizer
+from ftppo.tasks.build import build_tasks, build_tokenizer
 from tests.bench import plain
 from tests.bench.pairs import Pairs, table
 from tests.process.mesh import Mesh
@@ -80,7 +82,8 @@ def _run(config: Config, display: _Rounds) -> None:
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own, which ends the process as it is
         supervisor = Supervisor(config, clock, files, display, Saver(config, clock))
         tokenizer = build_tokenizer(config.task, config.model)
-        supervisor.run(cluster, build_task(config.task, config.seed), tokenizer, resume=False)
+        tasks = build_tasks(config, tokenizer, functools.partial(read_rows, config))
+        supervisor.run(cluster, tasks, tokenizer, resume=False)
 
 
 def config_of(folder: str, overrides: tuple[str, ...], rounds: int) -> Config:

@@ -19,6 +19,8 @@ NEEDED = {  # what a preset leaves to the user, and what else it needs to make s
     "checkpoint=s3": ["checkpoint.url=s3://bucket/prefix"],
     "checkpoint=gcs": ["checkpoint.url=gs://bucket/prefix"],
     "task=jsonl": [f"task.path={__file__}"],
+    "task=parquet": [f"task.path={__file__}"],
+    "task=hub": ["task.path=owner/name"],
     "chaos=soak": ["train.iterations=20", "cluster.standby=1"],
 }
 CHOICES = [f"{group}={name}" for group, names in program.presets().items() for name in names]

@@ -1,13 +1,14 @@
 """Dynamic sampling in an iteration: which prompts are drawn, which are learned from, where the stream stands after."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
 from ftppo.config import Algo
 from ftppo.driver.iteration import Iteration, Workshop
 from ftppo.driver.mesh import GenerationBroken
-from ftppo.types import Prompt
+from ftppo.tasks.base import Asked
 from tests.unit.driver.workbench import (
     NUM_ROWS,
     NUM_STEPS,
@@ -24,8 +25,9 @@ from tests.unit.driver.workbench import (
 class HalfSolved(Counting):
     """All answers to a prompt of an even number are worth 1."""
 
-    def score(self, prompt: Prompt, answer: str) -> float:
-        return super().score(prompt, answer) if prompt.index % 2 else 1.0
+    def scores(self, asked: Sequence[Asked]) -> list[float]:
+        worth = super().scores(asked)
+        return [one if prompt.index % 2 else 1.0 for one, (prompt, _) in zip(worth, asked, strict=True)]
 
 
 def shop_with(dynamic_rounds: int) -> Workshop:

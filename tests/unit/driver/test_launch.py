@@ -77,7 +77,13 @@ def test_a_checkpoint_of_another_configuration_is_refused(resume: str, other: An
 def test_what_may_change_between_parts_of_a_run_does_not_stop_it(folder: Path) -> None:
     publish(folder, configured(folder), 7)
     changed = configured(
-        folder, train={"policy_lr": 1e-3}, parallel={"dp": 2}, cluster={"standby": 3}, run={"name": "b"}
+        folder,
+        train={"policy_lr": 1e-3},
+        parallel={"dp": 2},
+        cluster={"standby": 3},
+        run={"name": "b"},
+        judge={"timeout_s": 1},
+        eval={"every_iterations": 2},
     )
     assert wants(changed) == (True, 7)
 

@@ -1,11 +1,14 @@
 """Rows of tokens: which row is whose, where an answer begins and ends, and what does not fit."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from ftppo.config import Rollout
 from ftppo.driver.prompts import assemble, drawn_logprobs, encode_prompts, supervised_batch
 from ftppo.errors import TaskError
+from ftppo.tasks.base import Asked
 from ftppo.tasks.tokenizer import CharTokenizer
 from ftppo.types import Prompt, RolloutRequest, RolloutResult
 
@@ -20,7 +23,7 @@ class Answers:
     def prompt(self, index: int) -> Prompt:
         raise AssertionError("prompts are given")
 
-    def score(self, prompt: Prompt, answer: str) -> float:
+    def scores(self, asked: Sequence[Asked]) -> list[float]:
         raise AssertionError("nothing is judged")
 
     def answer(self, prompt: Prompt) -> str:

@@ -12,6 +12,7 @@ from ftppo.driver.iteration import Iteration, Workshop
 from ftppo.driver.mesh import GenerationBroken
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
+from ftppo.tasks.base import Asked
 from ftppo.tasks.tokenizer import ByteTokenizer
 from ftppo.types import (
     Batch,
@@ -40,8 +41,8 @@ class Counting:
     def prompt(self, index: int) -> Prompt:
         return Prompt(index, f"p{index}", {})
 
-    def score(self, prompt: Prompt, answer: str) -> float:
-        return prompt.index + len(answer) / 100
+    def scores(self, asked: Sequence[Asked]) -> list[float]:
+        return [prompt.index + len(answer) / 100 for prompt, answer in asked]
 
     def answer(self, prompt: Prompt) -> str:
         return f"{prompt.index % 10}"

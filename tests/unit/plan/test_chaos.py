@@ -29,9 +29,9 @@ def test_each_fault_is_handed_out_once() -> None:
 @pytest.mark.parametrize("phase", get_args(FaultPhase))
 def test_a_fault_is_due_in_the_call_that_its_phase_is_part_of(phase: FaultPhase) -> None:
     faults = (fault(phase=phase),)
-    call = {"rollout": "rollout", "score": "score", "save": "save"}.get(phase, "update")
+    call = {"rollout": "rollout", "score": "score", "save": "save", "eval": "eval"}.get(phase, "update")
     assert call_of(phase) == call
-    calls: tuple[FaultPhase, ...] = ("rollout", "score", "update", "save")
+    calls: tuple[FaultPhase, ...] = ("rollout", "score", "update", "save", "eval")
     assert [one for one in calls if ChaosSchedule(faults).take(1, one)[0]] == [call]
 
 
