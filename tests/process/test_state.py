@@ -2,14 +2,18 @@
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from ftppo.checkpoint.catalog import Catalog
+from ftppo.checkpoint.index import Item
 from ftppo.checkpoint.manifest import Manifest
 from ftppo.config import Checkpoint
 from ftppo.plan.topology import Layout
+from ftppo.storage.local import LocalStore
 from ftppo.types import Scores, StepResult
 from tests.process import calls, case
 from tests.process.calls import Box
@@ -94,6 +98,27 @@ def test_another_layout_goes_on_from_a_checkpoint(mesh: Mesh, observe: Observe, 
     assert {key: by for key, by in apart.items() if by >= 1e-4} == {}
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_every_layout_takes_over_the_state_to_the_bit_and_fetches_what_it_needs(
+    mesh: Mesh, dtype: str, tmp_path: Path
+) -> None:
+    knobs = Checkpoint(url=str(tmp_path))
+    model = case.config(ONE).model.model_copy(update={"dtype": dtype})
+    with World(mesh, case.config(SAVED, checkpoint=knobs, model=model)) as world:
+        mesh.run(world.slots, _shift)
+        manifest, wanted = world.save(1), _state(world)
+    assert any("fp32_param" in key for key in wanted) == (dtype == "bf16")
+    items = Catalog(LocalStore(tmp_path)).index(manifest).items
+    for layout in LOADED.values():
+        with World(mesh, case.config(layout, checkpoint=knobs, model=model, seed=1)) as world:
+            fetched, boxes = world.load(manifest), world.boxes()
+            found = _state(world)
+        assert found.keys() == wanted.keys()
+        assert [key for key, tensor in wanted.items() if not torch.equal(found[key], tensor)] == []
+        assert fetched == [sum(item.length for item in items if _needs(rank, item)) for rank in boxes]
+        assert max(fetched) < sum(item.length for item in items)
+
+
 def test_the_same_layout_goes_on_bit_for_bit(mesh: Mesh, observe: Observe, saved: Saved) -> None:
     with World(mesh, case.config(SAVED, checkpoint=saved.knobs, seed=1)) as world:
         assert world.digests() != saved.digests
@@ -128,7 +153,29 @@ def test_a_step_whose_turn_has_not_come_moves_nobody(mesh: Mesh, observe: Observ
 def _go_on(world: World, observe: Observe) -> Next:
     scores = world.score(case.sequences())
     result = world.step(case.spec(1), observe(ONE).batch)
-    return Next(scores, result, whole(box for boxes in world.boxes() for box in boxes), world.digests())
+    return Next(scores, result, _state(world), world.digests())
+
+
+def _state(world: World) -> dict[str, Tensor]:
+    return whole(box for boxes in world.boxes() for box in boxes)
+
+
+def _shift(context: calls.Context, slot: int) -> None:
+    """Have no part of the state be zero, so that one that is left out shows; alike in every replica."""
+    for part in context["engine"].parts:
+        part.piece.tensor.add_(len(part.piece.key))
+
+
+def _needs(boxes: list[Box], item: Item) -> bool:
+    """Whether a rank with these parts holds an element of what is stored as `item`."""
+    return any(
+        box.key == item.key
+        and all(
+            max(a, b) < min(a + n, b + m)
+            for a, n, b, m in zip(box.offset, box.tensor.shape, item.offset, item.size, strict=True)
+        )
+        for box in boxes
+    )
 
 
 def _cut(tensor: Tensor, box: Box) -> Tensor:

@@ -111,9 +111,11 @@ class World:
         manifest: Manifest = published[0]
         return manifest
 
-    def load(self, manifest: Manifest) -> None:
-        self.each("load", manifest)
+    def load(self, manifest: Manifest) -> list[int]:
+        """Fill every slot from a checkpoint; the bytes that each has fetched."""
+        fetched = self.each("load", manifest)
         self.each("snapshot", manifest.step)
+        return fetched
 
     def digests(self) -> list[str]:
         return self.each("digest")

@@ -19,8 +19,8 @@ from ftppo.storage.base import ObjectStore
 from ftppo.storage.url import open_store
 from tests.storage.saves import loaded, save
 
-CHANGES = ("makedirs", "pwrite", "fsync", "replace", "link")
-MOST = 60  # operations of a save
+CHANGES = ("makedirs", "open", "pwrite", "fsync", "replace", "link", "unlink")
+MOST = 120  # operations of a save
 
 
 class Gate:

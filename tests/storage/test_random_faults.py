@@ -1,8 +1,12 @@
-"""Saves and loads while a tenth of all that is asked of a store fails at random: they succeed, and bytes are equal."""
+"""Saves and loads while a tenth of all that is asked of a store fails at random: they succeed, and bytes are equal.
+
+They take little longer, too.
+"""
 
 import errno
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +14,8 @@ from typing import Any
 import pytest
 
 from ftppo.checkpoint.catalog import Catalog
-from ftppo.clock import FakeClock
+from ftppo.clock import FakeClock, SystemClock
+from ftppo.errors import TransientStorageError
 from ftppo.storage.base import ObjectStore
 from ftppo.storage.local import LocalStore
 from ftppo.storage.retry import Retrier, RetryPolicy
@@ -18,6 +23,7 @@ from ftppo.storage.retrying import RetryingStore
 from ftppo.storage.url import open_store
 from tests.storage.proxy import Fault, FaultProxy
 from tests.storage.saves import loaded, save
+from tests.storage.script import Script
 
 SHARE = 0.1
 ROWS = 1600  # of each writer: 38 KB, nineteen parts
@@ -100,3 +106,38 @@ def test_a_save_gets_through_a_disk_that_fails(
     save(store, 1, ROWS, patience)
     assert len(failed) > 2 and patience.num_retries > 0
     assert loaded(store, ROWS) == 1 and Catalog(store).verify(1, deep=True) == []
+
+
+class Slow(Script):
+    """Takes `ANSWER_S` for each part and each object; a `share` of them, drawn by `seed`, fails after that."""
+
+    ANSWER_S = 0.02
+
+    def __init__(self, share: float, seed: int) -> None:
+        super().__init__()
+        self._share, self._draw, self.num_failed = share, random.Random(seed), 0
+
+    def step(self, operation: str, part: int) -> None:
+        time.sleep(self.ANSWER_S)
+        super().step(operation, part)
+        if self._draw.random() < self._share:
+            self.num_failed += 1
+            raise TransientStorageError("busy")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_save_of_which_a_tenth_fails_takes_at_most_half_as_long_again(seed: int) -> None:
+    def timed(store: Slow) -> float:
+        retrier = Retrier(RetryPolicy(retries=8, first_s=0.02), SystemClock())
+        started = time.perf_counter()
+        save(store, 1, ROWS, retrier)
+        spent_s = time.perf_counter() - started
+        assert retrier.num_retries == store.num_failed and loaded(store, ROWS) == 1
+        return spent_s
+
+    calm, busy = Slow(0.0, seed), Slow(SHARE, seed)
+    calm_s, busy_s = timed(calm), timed(busy)
+    assert busy.num_failed >= 2 and len(busy.sent) == len(calm.sent) + busy.num_failed
+    assert busy_s <= 1.5 * calm_s
+    data = [{info.key.split("/")[-1]: store.get(info.key) for info in store.list()} for store in (calm, busy)]
+    assert all(data[0][name] == data[1][name] for name in ("__0_0.distcp", "__1_0.distcp"))
