@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-NAMES = ("update", "rollout", "recovery", "scale")
+NAMES = ("update", "rollout", "recovery", "save", "store", "scale")
 INTERRUPTED = 130
 
 
@@ -48,6 +48,10 @@ def _benchmark(name: str, rounds: int) -> str:
         from tests.bench.rollout import compare
     elif name == "recovery":
         from tests.bench.recovery import compare
+    elif name == "save":
+        from tests.bench.save import compare
+    elif name == "store":
+        from tests.bench.store import compare
     else:
         from tests.bench.scale import compare
     return compare(rounds)
