@@ -1,19 +1,20 @@
 """A checkpoint to a folder against megatron-core's own synchronous one. Comes in: rounds; goes out: a table.
 
 Both save the same live state, policy and critic in bfloat16 with float32 weights and moments, in turn, from one process
-a rank with one thread, without Ray. ftppo: a Saver as the program has it, asynchronous: `stall` is for how long the
-training stands still, the copy to the host before and the publishing after the upload, `total` from the request to the
-manifest. Nothing trains meanwhile: on a machine with GPUs the upload has the processors. Megatron-core:
+a rank with one thread, without Ray. ftppo: a Saver as the program has it, asynchronous, twice a round. `total` is from
+the request to the manifest, while nothing trains: on a machine with GPUs the upload has the processors. `stall` is for
+how long a training stands still that goes on with a rollout, scores and a step of a few sequences. Megatron-core:
 `dist_checkpointing.save` with its default strategy, the state dict made before the clock starts, moments as
 `dp_reshardable`, its cheapest. A first round does not count: its writer starts a process then.
 """
 
+import functools
 import multiprocessing
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -25,13 +26,14 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
 
 from ftppo.clock import SystemClock
-from ftppo.config import Checkpoint, Config, Model, Parallel, Rollout, Snapshot, Train
+from ftppo.config import Checkpoint, Model, Snapshot
 from ftppo.driver.record import CheckpointRecord
 from ftppo.driver.saver import Saver
 from ftppo.plan.roster import Roster
+from ftppo.plan.topology import Layout
 from ftppo.types import DriverState
 from tests.bench.pairs import aligned
-from tests.process import calls
+from tests.process import calls, case
 from tests.process.mesh import Mesh
 from tests.process.world import World
 
@@ -43,76 +45,81 @@ HEAD = ["case", "MiB", "stall s", "total s", "megatron-core s", "stall of it", "
 SMALL = Model(layers=4, hidden=256, ffn=704, heads=8, kv_heads=4, dtype="bf16")
 LARGE = Model(layers=8, hidden=512, ffn=1408, heads=8, kv_heads=4, dtype="bf16")
 SHAPES = {"hidden 256": SMALL, "hidden 512": LARGE}
-LAYOUTS = {"1 rank": Parallel(), "4 ranks": Parallel(dp=2, tp=2), "8 ranks": Parallel(dp=2, tp=2, pp=2)}
+LAYOUTS = {"1 rank": Layout(), "4 ranks": Layout(dp=2, tp=2), "8 ranks": Layout(dp=2, tp=2, pp=2)}
 
 
 @dataclass
 class Case:
-    """Seconds of each round."""
+    """`seconds` of each round: stall and total of ftppo, megatron-core's."""
 
     name: str
-    ours: list[CheckpointRecord] = field(default_factory=list)
-    other_s: list[float] = field(default_factory=list)
+    num_bytes: int = 0
+    seconds: list[tuple[float, float, float]] = field(default_factory=list)
 
     def row(self) -> list[str]:
         """Medians, and the medians of the shares, round by round."""
-        stalls, totals = [one.stall_s for one in self.ours], [one.total_s for one in self.ours]
-        shares = [self._share(stalls), self._share(totals)]
-        seconds = (f"{statistics.median(one):.3f}" for one in (stalls, totals, self.other_s))
-        return [self.name, f"{self.ours[0].bytes / 2**20:.0f}", *seconds, *(f"{share:.0%}" for share in shares)]
-
-    def _share(self, seconds: Sequence[float]) -> float:
-        return statistics.median(one / other for one, other in zip(seconds, self.other_s, strict=True))
+        medians = [f"{statistics.median(side):.3f}" for side in zip(*self.seconds, strict=True)]
+        shares = [statistics.median(one[side] / one[-1] for one in self.seconds) for side in (0, 1)]
+        return [self.name, f"{self.num_bytes / 2**20:.0f}", *medians, *(f"{share:.0%}" for share in shares)]
 
 
-def compare(rounds: int, shapes: dict[str, Model] = SHAPES, layouts: dict[str, Parallel] = LAYOUTS) -> str:
+def compare(rounds: int, shapes: dict[str, Model] = SHAPES, layouts: dict[str, Layout] = LAYOUTS) -> str:
     """A row for each state and number of ranks, both sides in turn `rounds` times."""
-    cases = [
-        _case(f"{shape}, {layout}", model, sizes, rounds)
+    found = [
+        _case(f"{shape}, {ranks}", model, layout, rounds)
         for shape, model in shapes.items()
-        for layout, sizes in layouts.items()
+        for ranks, layout in layouts.items()
     ]
-    return aligned("save: to a folder", [HEAD, *(case.row() for case in cases)])
+    return aligned("save: to a folder", [HEAD, *(one.row() for one in found)])
 
 
-def _case(name: str, model: Model, sizes: Parallel, rounds: int) -> Case:
-    case, mesh = Case(name), Mesh(DEADLINE_S)
+def _case(name: str, model: Model, layout: Layout, rounds: int) -> Case:
+    found, mesh = Case(name), Mesh(DEADLINE_S)
     with tempfile.TemporaryDirectory(prefix="ftppo-bench-") as folder:
-        config = Config(
-            parallel=sizes,
-            model=model,
-            rollout=Rollout(max_prompt=8, max_response=8),
-            train=Train(micro_batch=1),
-            snapshot=Snapshot(every_steps=0),
-            checkpoint=Checkpoint(url=f"{folder}/ours", keep_last=1, asynchronous=True),
-        )
+        knobs = Checkpoint(url=f"{folder}/ours", keep_last=1, asynchronous=True)
+        config = case.config(layout, model=model, snapshot=Snapshot(every_steps=0), checkpoint=knobs)
         try:
             with World(mesh, config) as world:
-                _measure(case, world, Path(folder) / "other", rounds)
+                _measure(found, world, Path(folder) / "other", rounds)
         finally:
             mesh.close()
-    return case
+    return found
 
 
-def _measure(case: Case, world: World, folder: Path, rounds: int) -> None:
-    saver, ranks = Saver(world.config, SystemClock()), cast(Any, _Ranks(world))
+def _measure(found: Case, world: World, folder: Path, rounds: int) -> None:
+    saver = Saver(world.config, SystemClock())
     world.mesh.run(world.slots, make_state_dict)
     try:
         for number in range(rounds + WARM_UP):
-            saver.begin(ranks, DriverState(iteration=number, step=number))
-            world.mesh.run(world.slots, wait_until_written)
-            ours = saver.end(ranks)
+            total_s = _save(saver, world, 2 * number).total_s
+            beside = _save(saver, world, 2 * number + 1, train=functools.partial(_train, world, number))
+            found.num_bytes = beside.bytes
             folder.mkdir()
             other_s = max(world.mesh.run(world.slots, save_as_megatron, folder))
             other_bytes = sum(file.stat().st_size for file in folder.iterdir())
-            assert other_bytes > 0.9 * ours.bytes, f"megatron-core has saved {other_bytes} bytes, ftppo {ours.bytes}"
+            assert other_bytes > 0.9 * found.num_bytes, f"{other_bytes} bytes saved by megatron-core"
             shutil.rmtree(folder)
             if number >= WARM_UP:
-                case.ours.append(ours)
-                case.other_s.append(other_s)
+                found.seconds.append((beside.stall_s, total_s, other_s))
     finally:
         if world.mesh.processes:  # none where a rank has failed
             world.mesh.run(world.slots, end_children)
+
+
+def _save(saver: Saver, world: World, step: int, train: Callable[[], object] = lambda: None) -> CheckpointRecord:
+    ranks = cast(Any, _Ranks(world))
+    saver.begin(ranks, DriverState(iteration=step, step=step))
+    train()
+    world.mesh.run(world.slots, wait_until_written)
+    saved = saver.end(ranks)
+    saver.settle()
+    return saved
+
+
+def _train(world: World, step: int) -> None:
+    world.rollout(case.request())
+    scores = world.score(case.sequences())
+    assert not world.step(case.spec(step), case.batch(scores, world.config.algo)).skipped
 
 
 class _Ranks:

@@ -3,11 +3,12 @@
 Both sides in turn in one process, from host memory. ftppo: `write_shards`, with the defaults of the config: tensors are
 serialised, summed and sent in parts. The others are given a file of as many bytes, ready and in the page cache: to a
 folder a plain copy and fsync; to an S3 server in a process of its own boto3's TransferManager with its defaults. Of two
-servers moto keeps what it is sent and the sink does not, so that the writers' own cost shows. `extra` is the highest
-resident memory of ftppo's process while it writes over that before, beside the ring's size; the copy of the state,
-which an asynchronous save makes first, is not in it.
+servers the sink keeps nothing, so that the writers' own cost shows; moto keeps what it is sent, and is slow. `extra` is
+the highest resident memory of ftppo's process while it writes over that before, beside the ring's size; the copy of the
+state, which an asynchronous save makes first, is not in it.
 """
 
+import logging
 import os
 import shutil
 import tempfile
@@ -61,17 +62,19 @@ def compare(rounds: int, size_bytes: int = SIZE_BYTES) -> str:
     try:
         with tempfile.TemporaryDirectory(prefix="ftppo-bench-") as folder:
             mesh.run([CLIENT], set_up, Path(folder), size_bytes)
-            cases = [_case(mesh, name, start, size_bytes, rounds) for name, start in SERVERS.items()]
+            cases = [_case(mesh, *case, size_bytes, rounds) for case in CASES]
     finally:
         mesh.close()
     return aligned(f"store: {size_bytes / 2**20:,.0f} MiB of tensors", [HEAD, *(case.row() for case in cases)])
 
 
-def _case(mesh: Mesh, name: str, start: Callable[..., str] | None, size_bytes: int, rounds: int) -> Case:
+def _case(
+    mesh: Mesh, name: str, start: Callable[..., str] | None, num_tensors: int, size_bytes: int, rounds: int
+) -> Case:
     endpoint = mesh.run([SERVER], start)[0] if start is not None else None
-    case = Case(Pairs(name, size_bytes // 2**20))
+    case = Case(Pairs(name, size_bytes * num_tensors // NUM_TENSORS // 2**20))
     for number in range(rounds + WARM_UP):
-        [(ours_s, other_s, extra_bytes)] = mesh.run([CLIENT], measure, endpoint)
+        [(ours_s, other_s, extra_bytes)] = mesh.run([CLIENT], measure, endpoint, num_tensors)
         if number >= WARM_UP:
             case.pairs.add(ours_s, other_s)
             case.extra_bytes.append(extra_bytes)
@@ -84,6 +87,7 @@ def start_moto(context: calls.Context, rank: int) -> str:
     """A moto server in this process, with a bucket; its address."""
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
     server = context["server"] = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -103,7 +107,11 @@ def stop(context: calls.Context, rank: int) -> None:
     server.__exit__(None, None, None) if isinstance(server, Sink) else server.stop()
 
 
-SERVERS: dict[str, Callable[..., str] | None] = {"folder": None, "S3: sink": start_sink, "S3: moto": start_moto}
+CASES: tuple[tuple[str, Callable[..., str] | None, int], ...] = (  # name, server, tensors
+    ("folder", None, NUM_TENSORS),
+    ("S3: sink", start_sink, NUM_TENSORS),
+    ("S3: moto, an eighth", start_moto, NUM_TENSORS // 8),
+)
 
 
 def set_up(context: calls.Context, rank: int, folder: Path, size_bytes: int) -> None:
@@ -112,27 +120,27 @@ def set_up(context: calls.Context, rank: int, folder: Path, size_bytes: int) -> 
     tensors = [torch.randint(2**31, (size_bytes // NUM_TENSORS // 4,), dtype=torch.int32) for _ in range(NUM_TENSORS)]
     context["folder"] = folder
     context["pieces"] = [Piece(f"t{place}", tuple(one.shape), (0,), one) for place, one in enumerate(tensors)]
-    with (folder / "file").open("wb") as file:
-        for tensor in tensors:
-            file.write(tensor.numpy().data)
-        os.fsync(file.fileno())
+    for num_tensors in {num_tensors for _, _, num_tensors in CASES}:
+        with (folder / f"file-{num_tensors}").open("wb") as file:
+            for tensor in tensors[:num_tensors]:
+                file.write(tensor.numpy().data)
+            os.fsync(file.fileno())
 
 
-def measure(context: calls.Context, rank: int, endpoint: str | None) -> tuple[float, float, int]:
+def measure(context: calls.Context, rank: int, endpoint: str | None, num_tensors: int) -> tuple[float, float, int]:
     """Seconds of both sides, and ftppo's extra memory in bytes. What was written is gone afterwards."""
-    folder = context["folder"]
+    folder, pieces = context["folder"], context["pieces"][:num_tensors]
+    source = folder / f"file-{num_tensors}"
     url = f"s3://{BUCKET}/ours" if endpoint else str(folder / "ours")
     store = open_store(url, endpoint=endpoint)
     before_bytes = _watch_memory()
     started = time.perf_counter()
-    record = write_shards(
-        context["pieces"], store, "a", 0, Retrier(RetryPolicy()), KNOBS.part_bytes, KNOBS.ring_buffers
-    )
+    record = write_shards(pieces, store, "a", 0, Retrier(RetryPolicy()), KNOBS.part_bytes, KNOBS.ring_buffers)
     ours_s = time.perf_counter() - started
     extra_bytes = _highest_memory() - before_bytes
     store.delete(f"a/{record.objects[0].name}")
     store.close()
-    other_s = _upload(folder / "file", endpoint) if endpoint else _copy(folder / "file", folder / "other")
+    other_s = _upload(source, endpoint) if endpoint else _copy(source, folder / "other")
     return ours_s, other_s, extra_bytes
 
 

@@ -1,6 +1,8 @@
 """A rank's state as parts of logical tensors: alike in every layout, whole, and carried from one layout to another."""
 
 import dataclasses
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +13,12 @@ from torch import Tensor
 from ftppo.checkpoint.catalog import Catalog
 from ftppo.checkpoint.index import Item
 from ftppo.checkpoint.manifest import Manifest
+from ftppo.checkpoint.pieces import Piece
 from ftppo.config import Checkpoint
 from ftppo.plan.topology import Layout
 from ftppo.storage.local import LocalStore
 from ftppo.types import Scores, StepResult
+from ftppo.worker import durable
 from tests.process import calls, case
 from tests.process.calls import Box
 from tests.process.case import LAYOUTS, ONE, difference
@@ -129,6 +133,28 @@ def test_the_same_layout_goes_on_bit_for_bit(mesh: Mesh, observe: Observe, saved
     assert all(torch.equal(found.state[key], tensor) for key, tensor in saved.next.state.items())
 
 
+@pytest.mark.parametrize("change", ["ppo_step", "begin_ppo", "reset"])
+def test_a_save_holds_the_state_it_was_asked_for_whatever_comes_next(
+    mesh: Mesh, observe: Observe, tmp_path: Path, change: str
+) -> None:
+    with World(mesh, case.config(SAVED, checkpoint=Checkpoint(url=str(tmp_path)))) as world:
+        mesh.run(world.slots, calls.tell_models_apart)
+        world.step(case.spec(0), observe(ONE).batch)
+        wanted = world.digests()
+        mesh.run(world.slots, _copy_slowly)
+
+        def move() -> None:
+            if change == "ppo_step":
+                world.step(case.spec(1), observe(ONE).batch)
+            else:
+                world.each(change, *([9] if change == "begin_ppo" else []))
+
+        manifest = world.save(1, meanwhile=move)
+        assert world.digests() != wanted
+        world.load(manifest)
+        assert world.digests() == wanted
+
+
 def test_reset_goes_back_to_the_start(mesh: Mesh, observe: Observe) -> None:
     with World(mesh, case.config(SAVED)) as world:
         start = world.digests()
@@ -158,6 +184,18 @@ def _go_on(world: World, observe: Observe) -> Next:
 
 def _state(world: World) -> dict[str, Tensor]:
     return whole(box for boxes in world.boxes() for box in boxes)
+
+
+def _copy_slowly(context: calls.Context, slot: int) -> None:
+    """The next save takes a while to copy the state of this rank."""
+    copy = durable._copies
+
+    def slowly(pieces: Sequence[Piece]) -> list[Piece]:
+        durable._copies = copy
+        time.sleep(0.5)
+        return copy(pieces)
+
+    durable._copies = slowly
 
 
 def _shift(context: calls.Context, slot: int) -> None:

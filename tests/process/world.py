@@ -1,6 +1,6 @@
 """One layout on a mesh of processes, from the test's side: forms generations, spreads calls as the driver does."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import torch
@@ -91,8 +91,8 @@ class World:
         assert all(other == first for other in others)
         return first
 
-    def save(self, step: int) -> Manifest:
-        """A published checkpoint."""
+    def save(self, step: int, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
+        """A published checkpoint; `meanwhile` is done as soon as the save has begun."""
         header = Header(
             run="test",
             step=step,
@@ -105,6 +105,7 @@ class World:
             state={},
         )
         self.each("begin_save", header.prefix)
+        meanwhile()
         records = self.each("end_save")
         published = self.each("publish", header, records)
         assert published[1:] == [None] * (len(self.slots) - 1)
