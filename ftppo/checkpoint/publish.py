@@ -6,6 +6,7 @@ written create-only, so of several attempts one wins and none is ever overwritte
 
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from ftppo.checkpoint.index import Index, ObjectRecord, ShardRecord
 from ftppo.checkpoint.manifest import INDEX, Header, Manifest, manifest_key
@@ -75,12 +76,13 @@ def _published(store: ObjectStore, header: Header, data: tuple[ObjectRecord, ...
 
 
 def _put_small(store: ObjectStore, prefix: str, files: Mapping[str, bytes]) -> tuple[ObjectRecord, ...]:
-    stored = []
-    for name, content in files.items():
-        crc32 = zlib.crc32(content)
-        store.put(f"{prefix}/{name}", content, crc32)
-        stored.append(ObjectRecord(name=name, size=len(content), crc32=f"{crc32:08x}"))
-    return tuple(stored)
+    def put(name: str) -> ObjectRecord:
+        crc32 = zlib.crc32(files[name])
+        store.put(f"{prefix}/{name}", files[name], crc32)
+        return ObjectRecord(name=name, size=len(files[name]), crc32=f"{crc32:08x}")
+
+    with ThreadPoolExecutor(len(files), thread_name_prefix="publish") as pool:  # training may wait for it
+        return tuple(pool.map(put, files))
 
 
 def _check_sizes(store: ObjectStore, manifest: Manifest, clock: Clock, visible_s: float) -> None:

@@ -5,14 +5,17 @@ another in the writer's object. Each carries its own CRC32, so that a ranged rea
 """
 
 import io
+import itertools
 import zlib
-from collections.abc import Buffer, Iterable, Sequence
+from collections.abc import Buffer, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Protocol, cast
+from contextlib import contextmanager
+from typing import IO, cast
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.planner import WriteItem
+from torch.serialization import get_crc32_options, set_crc32_options
 
 from ftppo.checkpoint.index import Index, Item, ObjectRecord, ShardRecord
 from ftppo.checkpoint.pieces import Piece
@@ -45,15 +48,14 @@ def write_shards(
     if not kept:
         return ShardRecord(writer=writer_id)
     name = f"__{writer_id}_0.distcp"  # torch's own: writer, number of the file
-    items: list[Item] = []
     with BufferedWriter(store, f"{prefix}/{name}", retrier, part_bytes, ring_buffers) as stream:
-        start = 0
-        for planned, piece in zip(plan_save(kept).items, kept, strict=True):
-            items.append(_write_item(stream, planned, piece.tensor, name, start))
-            start += items[-1].length
+        lengths = [_serialise(stream, piece.tensor) for piece in kept]
         written = stream.close()
     stored = ObjectRecord(name=name, size=written.size_bytes, crc32=written.crc32)
-    return ShardRecord(writer=writer_id, items=tuple(items), objects=(stored,), retries=written.retries)
+    starts = itertools.accumulate(lengths, initial=0)
+    places = zip(starts, lengths, written.stretches, strict=False)  # one start more than there are items
+    items = tuple(_item(planned, name, *place) for planned, place in zip(plan_save(kept).items, places, strict=True))
+    return ShardRecord(writer=writer_id, items=items, objects=(stored,), retries=written.retries)
 
 
 def read_shards(pieces: Iterable[Piece], index: Index, store: ObjectStore, prefix: str, threads: int = 4) -> int:
@@ -73,38 +75,50 @@ def read_shards(pieces: Iterable[Piece], index: Index, store: ObjectStore, prefi
             raise
 
 
-class _Sink(Protocol):
-    def write(self, data: Buffer, /) -> object: ...
-
-
 class _Measured:
-    """Passes bytes on, counted and checksummed. Keeps the sink's error: torch.save would hide it behind its own."""
+    """Passes bytes on, counted. Keeps the stream's error: torch.save would hide it behind its own."""
 
-    def __init__(self, sink: _Sink) -> None:
-        self.sink = sink
-        self.length = self.crc32 = 0
+    def __init__(self, stream: BufferedWriter) -> None:
+        self.stream, self.length = stream, 0
         self.error: BaseException | None = None
 
     def write(self, data: Buffer) -> int:
         view = memoryview(data).cast("B")
         if self.error is None:
             try:
-                self.sink.write(view)
+                self.stream.write(view)
             except BaseException as error:
                 self.error = error
         self.length += view.nbytes
-        self.crc32 = zlib.crc32(view, self.crc32)
         return view.nbytes
 
     def flush(self) -> None:
         """Nothing is held back here."""
 
 
-def _write_item(sink: _Sink, planned: WriteItem, tensor: Tensor, name: str, start: int) -> Item:
-    measured = _Measured(sink)
-    torch.save(_on_host(tensor), cast(IO[bytes], measured))
+def _serialise(stream: BufferedWriter, tensor: Tensor) -> int:
+    """Append a tensor to the stream, as a stretch of its own; its length in bytes."""
+    measured = _Measured(stream)
+    with _no_sums_of_torchs_own():
+        torch.save(_on_host(tensor), cast(IO[bytes], measured))
     if measured.error is not None:
         raise measured.error
+    stream.mark()
+    return measured.length
+
+
+@contextmanager
+def _no_sums_of_torchs_own() -> Iterator[None]:
+    """torch.save puts a CRC-32 into its archives that torch.load does not look at; the index has one that we do."""
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        yield
+    finally:
+        set_crc32_options(before)
+
+
+def _item(planned: WriteItem, name: str, start: int, length: int, crc32: str) -> Item:
     assert planned.tensor_data is not None and planned.index.offset is not None
     return Item(
         key=planned.index.fqn,
@@ -114,8 +128,8 @@ def _write_item(sink: _Sink, planned: WriteItem, tensor: Tensor, name: str, star
         dtype=str(planned.tensor_data.properties.dtype).removeprefix("torch."),
         object=name,
         start=start,
-        length=measured.length,
-        crc32=f"{measured.crc32:08x}",
+        length=length,
+        crc32=crc32,
     )
 
 

@@ -5,7 +5,9 @@ Ranks write, each on its own; slot 0 publishes once all have reported success; o
 
 import dataclasses
 import secrets
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from itertools import zip_longest
 from typing import Any
 
@@ -52,6 +54,7 @@ class Saver:
         self.last_step: int | None = None
         self.pending: _Pending | None = None
         self.prune_error: Exception | None = None
+        self._pruning: Future[Exception | None] | None = None
 
     def latest(self) -> Manifest | None:
         """The newest published checkpoint of this run whose manifest can be read; None where there is none at all.
@@ -63,7 +66,7 @@ class Saver:
         return manifest
 
     def begin(self, mesh: Mesh, state: DriverState) -> None:
-        """Have all ranks copy their state and start to write it. Training waits for the copies alone."""
+        """Have all ranks start to copy their state and to write the copy. Who changes the state next waits for it."""
         assert self.pending is None, "one save at a time"
         started = self.clock.monotonic()
         header = self._header(mesh, state)
@@ -73,8 +76,8 @@ class Saver:
     def end(self, mesh: Mesh) -> CheckpointRecord:
         """Publish what was begun, waiting for the ranks.
 
-        Slot 0 publishes when every rank has reported success; what retention lets go is deleted after that.
-        Raises CheckpointError, StorageError; nothing is published then.
+        Slot 0 publishes when every rank has reported success; what retention lets go is deleted after that, behind the
+        training where the save was. Raises CheckpointError, StorageError; nothing is published then.
         """
         assert self.pending is not None, "no save was begun"
         pending, self.pending = self.pending, None
@@ -82,17 +85,23 @@ class Saver:
         records = mesh.call("end_save", phase="save.publish", deadline_s=limit)
         manifests = mesh.call("publish", pending.header, records, phase="save.publish", deadline_s=limit)
         manifest: Manifest = next(found for found in manifests if found is not None)
-        self.last_step = manifest.step
-        self.prune_error = self._prune()
-        now = self.clock.monotonic()
+        now, self.last_step = self.clock.monotonic(), manifest.step
+        self._start_to_prune()
+        if not self.config.checkpoint.asynchronous or manifest.iteration >= self.config.train.iterations:
+            self.settle()
         return CheckpointRecord(
             step=manifest.step,
             uri=f"{self.store.url}/{manifest.prefix}",
             bytes=manifest.size_bytes,
-            stall_s=pending.stall_s + now - waiting,
+            stall_s=pending.stall_s + max(record.stalled_s for record in records) + now - waiting,
             total_s=now - pending.started,
             retries=manifest.retries,
         )
+
+    def settle(self) -> None:
+        """Wait until nothing is being deleted any more."""
+        if self._pruning is not None:
+            self.prune_error, self._pruning = self._pruning.result(), None
 
     def forget(self) -> None:
         """The generation broke: what was begun in it is never published."""
@@ -106,6 +115,7 @@ class Saver:
         Raises CorruptCheckpoint where `checkpoint.fallback` is off, no older one is left, or a rank alone finds fault
         with a whole one; CheckpointError where it does not fit this run; StorageError.
         """
+        self.settle()
         steps, damaged = self.catalog.steps(), list[int]()
         for step, older in zip_longest(steps, steps[1:]):
             try:
@@ -151,6 +161,19 @@ class Saver:
             raise CorruptCheckpoint(f"step {step}: {error}; {remedy}") from error
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         return f"step {step}: {problems[0]}{more}; going back to step {older}"
+
+    def _start_to_prune(self) -> None:
+        """On a thread that holds up nobody. `prune_error` is what became of the time before."""
+        self.settle()
+        pruning = self._pruning = Future[Exception | None]()
+
+        def prune() -> None:
+            try:
+                pruning.set_result(self._prune())
+            except Exception as error:
+                pruning.set_exception(error)
+
+        threading.Thread(target=prune, name="prune", daemon=True).start()
 
     def _prune(self) -> Exception | None:
         """Delete what retention lets go. A store that refuses costs space, not the run: its error is returned.

@@ -1,7 +1,7 @@
 """CRC-32 of a whole from the CRC-32s of its parts, so that no byte is summed twice. Pure."""
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 
 _POLYNOMIAL = 0xEDB88320  # of zlib.crc32, bits reflected: bit 31 is the coefficient of x^0
 _ONE = 0x80000000
@@ -17,6 +17,7 @@ def combine(parts: Iterable[tuple[int, int]]) -> int:
     return reduce(lambda crc, part: _times(_power(part[1]), crc) ^ part[0], parts, 0)
 
 
+@lru_cache(maxsize=1024)  # parts of an object have one length
 def _power(num_bytes: int) -> int:
     """x^(8 * num_bytes), by squaring."""
     result, square = _ONE, _X8

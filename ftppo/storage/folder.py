@@ -3,6 +3,7 @@
 Comes in: paths and bytes; goes out: files that are whole and on disk, or an OSError mapped to a typed StorageError.
 """
 
+import ctypes
 import errno
 import os
 import re
@@ -26,6 +27,10 @@ _TRANSIENT = {
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_HARD_LINKS = _UNSUPPORTED | {errno.EPERM, errno.EMLINK}
+_WRITE_AND_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
+_sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)  # Linux only
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 @contextmanager
@@ -79,20 +84,55 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def write_at(path: Path, offset: int, data: memoryview) -> None:
-    """Write into an existing file at `offset` and return when the bytes are on disk.
-
-    Synced here and not once at the end: after a failed sync the kernel drops the pages and the next sync succeeds, so
-    the bytes must still be at hand to be written again.
-    """
+def write_whole(path: Path, data: memoryview) -> None:
+    """Fill an existing empty file and return when it is on disk."""
     handle = os.open(path, os.O_WRONLY)
     try:
-        while data:
-            count = os.pwrite(handle, data, offset)
-            data, offset = data[count:], offset + count
+        _write(handle, 0, data)
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_part(path: Path, offset: int, data: memoryview) -> None:
+    """Write into an existing file at `offset` and return when the bytes have gone to disk; `sync_file` does the rest.
+
+    Waited for here and not once at the end: after a failed write the kernel drops the pages and the next sync succeeds,
+    so the bytes must still be at hand to be written again. But a sync of each part would have all of them queue for the
+    file system's journal.
+    """
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        _write(handle, offset, data)
+        sync_range(handle, offset, len(data))
+    finally:
+        os.close(handle)
+
+
+def sync_range(handle: int, offset: int, length: int) -> None:
+    """Have these bytes of a file go to disk, and wait for it; all of the file where the system cannot do less."""
+    if _sync_file_range is not None:
+        if _sync_file_range(handle, offset, length, _WRITE_AND_WAIT) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in _UNSUPPORTED:
+            raise OSError(number, os.strerror(number))
+    os.fsync(handle)
+
+
+def sync_file(path: Path) -> None:
+    """Make durable what was written into a file in parts: its size, and where the parts lie."""
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write(handle: int, offset: int, data: memoryview) -> None:
+    while data:
+        count = os.pwrite(handle, data, offset)
+        data, offset = data[count:], offset + count
 
 
 def new_temp(path: Path, clock: Clock) -> Path:

@@ -28,7 +28,7 @@ class LocalStore:
         with folder.typed_errors(f"writing {path}"):
             temp = folder.new_temp(path, self._clock)
             try:
-                folder.write_at(temp, 0, as_view(data))
+                folder.write_whole(temp, as_view(data))
                 folder.publish(temp, path)
             finally:
                 temp.unlink(missing_ok=True)
@@ -39,7 +39,7 @@ class LocalStore:
         with folder.typed_errors(f"creating {path}"):
             temp = folder.new_temp(path, self._clock)
             try:
-                folder.write_at(temp, 0, as_view(data))
+                folder.write_whole(temp, as_view(data))
                 folder.publish_new(temp, path)
             finally:
                 temp.unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def _modified_s(entry: os.DirEntry[str]) -> float:
 
 
 class _LocalUpload:
-    """Parts in one hidden file, each at its place and on disk before part() returns.
+    """Parts in one hidden file, each at its place and gone to disk before part() returns; complete() syncs the file.
 
     Every part opens the file anew: a part that is stuck while the upload is aborted then holds no handle of ours.
     """
@@ -152,7 +152,7 @@ class _LocalUpload:
         """See Upload."""
         view = as_view(data)
         with folder.typed_errors(f"writing part {number} of {self._path}"):
-            folder.write_at(self._temp, (number - 1) * self._part_bytes, view)
+            folder.write_part(self._temp, (number - 1) * self._part_bytes, view)
         self._sizes[number] = len(view)
 
     def complete(self) -> None:
@@ -161,6 +161,7 @@ class _LocalUpload:
         with folder.typed_errors(f"publishing {self._path}"):
             if self._temp.exists():
                 self._check_size(total_bytes)
+                folder.sync_file(self._temp)
                 folder.publish(self._temp, self._path)
             else:  # a first complete() renamed it and then failed, or it was swept
                 folder.sync_folder(self._path.parent)

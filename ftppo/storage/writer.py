@@ -6,10 +6,11 @@ threads than buffers. A writer that needs no second buffer puts the object whole
 the next write() or close(). The threads are daemons and every wait is bounded: a store that never answers stops nobody.
 """
 
+import itertools
 import logging
 import threading
 import zlib
-from collections.abc import Buffer, Callable
+from collections.abc import Buffer, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -33,6 +34,16 @@ class WrittenObject:
     crc32: str  # of the whole object, 8 hexadecimal digits
     parts: int
     retries: int
+    stretches: tuple[str, ...] = ()  # crc32 of what came before each mark(), from the mark before it
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """Of one part. `pieces` are (crc32, bytes) of what its marks cut it into: all but the last end at a mark."""
+
+    crc32: int
+    length: int
+    pieces: Sequence[tuple[int, int]]
 
 
 class BufferedWriter:
@@ -48,12 +59,13 @@ class BufferedWriter:
         self._written: WrittenObject | None = None
         self._buffer: memoryview | None = None
         self._fill_bytes = self._num_parts = 0
+        self._marks: list[int] = []  # in the buffer that fills
         # shared with the threads, under this condition
         self._changed = threading.Condition()
         self._error: StorageError | None = None
         self._free: list[memoryview] = []
         self._num_buffers = self._num_busy = self._num_retries = 0
-        self._sums: dict[int, tuple[int, int]] = {}  # part -> (crc32, bytes)
+        self._sums: dict[int, _Sum] = {}  # by part
         self._progress_s = 0.0
 
     def write(self, data: Buffer) -> None:
@@ -73,6 +85,10 @@ class BufferedWriter:
             self._buffer[self._fill_bytes : self._fill_bytes + count] = view[:count]
             self._fill_bytes, view = self._fill_bytes + count, view[count:]
 
+    def mark(self) -> None:
+        """End a stretch here: close() tells its checksum, and no byte is summed twice for that."""
+        self._marks.append(self._fill_bytes)
+
     def close(self) -> WrittenObject:
         """Wait until the object is stored whole. Raises as write() does. Idempotent once it has succeeded."""
         if self._written is None:
@@ -86,8 +102,9 @@ class BufferedWriter:
             self._wait(lambda: self._num_busy == 0, "it is published")
             self._free.clear()
             sums = [self._sums[number] for number in sorted(self._sums)]
-            size_bytes = sum(length for _, length in sums)
-            self._written = WrittenObject(self.key, size_bytes, f"{combine(sums):08x}", len(sums), self._num_retries)
+            crc32, stretches = combine((one.crc32, one.length) for one in sums), tuple(_stretches(sums))
+            size_bytes, retries = sum(one.length for one in sums), self._num_retries
+            self._written = WrittenObject(self.key, size_bytes, f"{crc32:08x}", len(sums), retries, stretches)
         return self._written
 
     def abort(self) -> None:
@@ -126,12 +143,13 @@ class BufferedWriter:
         self._num_parts += 1
         number, buffer, length = self._num_parts, self._buffer, self._fill_bytes
         data = memoryview(b"") if buffer is None else buffer[:length]
-        self._buffer, self._fill_bytes = None, 0
+        marks = self._marks
+        self._buffer, self._fill_bytes, self._marks = None, 0, []
 
         def attempt_once() -> None:
             if number not in self._sums:  # the first attempt sums, a retry only sends
-                self._sums[number] = (zlib.crc32(data), length)
-            put(number, data, self._sums[number][0])
+                self._sums[number] = _sum(data, marks)
+            put(number, data, self._sums[number].crc32)
 
         self._start(attempt_once, number, buffer)
 
@@ -203,3 +221,19 @@ class BufferedWriter:
             self._retrier.call(upload.abort, f"abort {self.key}")
         except StorageError as error:
             log.warning("%s: could not be aborted and is left to be swept: %s", self.key, error)
+
+
+def _sum(data: memoryview, marks: Sequence[int]) -> _Sum:
+    bounds = [0, *marks, len(data)]
+    pieces = [(zlib.crc32(data[start:end]), end - start) for start, end in itertools.pairwise(bounds)]
+    return _Sum(zlib.crc32(data) if marks else pieces[0][0], len(data), pieces)
+
+
+def _stretches(sums: Iterable[_Sum]) -> Iterator[str]:
+    """Checksums of what lies between marks, from the parts that hold it."""
+    begun: list[tuple[int, int]] = []
+    for one in sums:
+        for piece in one.pieces[:-1]:
+            yield f"{combine([*begun, piece]):08x}"
+            begun = []
+        begun.append(one.pieces[-1])

@@ -3,6 +3,7 @@
 Each rank writes and reads alone, without collectives; slot 0 publishes once the driver has seen all succeed.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -24,23 +25,33 @@ class Durable:
     def __init__(self, knobs: Checkpoint, slot: int, parts: Sequence[Part]) -> None:
         self.knobs, self.slot, self.parts = knobs, slot, parts
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
+        self._copying: Future[list[Piece]] | None = None
         self._saving: Future[ShardRecord] | None = None
+        self._stalled_s = 0.0
 
     def begin(self, prefix: str) -> None:
         """Start to write what this rank is to write into the attempt's folder; training may go on at once.
 
-        What is written is a copy on the host. A save still on its way is waited for: there is one at a time.
+        What is written is a copy on the host, made beside the training too: whoever changes the state calls `settle`
+        first. A save still on its way is waited for: there is one at a time.
         """
         self._wait()
-        pieces = [part.piece for part in self.parts if part.mine]
-        copies = [replace(piece, tensor=piece.tensor.detach().to("cpu", copy=True)) for piece in pieces]
-        self._saving = self._thread.submit(self._write, prefix, copies)
+        pieces, self._stalled_s = [part.piece for part in self.parts if part.mine], 0.0
+        self._copying = self._thread.submit(_copies, pieces)
+        self._saving = self._thread.submit(self._write, prefix, self._copying)
+
+    def settle(self) -> None:
+        """Wait until a save that has begun does not need the state any more, for that is about to change."""
+        if self._copying is not None:
+            started = time.monotonic()
+            wait([self._copying])  # where it has failed, `end` says so
+            self._copying, self._stalled_s = None, self._stalled_s + time.monotonic() - started
 
     def end(self) -> ShardRecord:
         """What the save begun last has written, once it has. Raises StorageError."""
         assert self._saving is not None, "no save was begun"
         saving, self._saving = self._saving, None
-        return saving.result()
+        return saving.result().model_copy(update={"stalled_s": self._stalled_s})
 
     @property
     def idle(self) -> bool:
@@ -53,15 +64,20 @@ class Durable:
 
     def load(self, manifest: Manifest) -> int:
         """Fill the state from a checkpoint of any layout. Returns the bytes fetched. Raises CheckpointError."""
+        self.settle()
         store = retrying_store_of(self.knobs, self.slot)
         index = Catalog(store).index(manifest)
         return read_shards([part.piece for part in self.parts], index, store, manifest.prefix)
 
-    def _write(self, prefix: str, pieces: Sequence[Piece]) -> ShardRecord:
-        knobs, retrier = self.knobs, make_retrier(self.knobs, self.slot)
+    def _write(self, prefix: str, copying: Future[list[Piece]]) -> ShardRecord:
+        knobs, retrier, pieces = self.knobs, make_retrier(self.knobs, self.slot), copying.result()
         return write_shards(pieces, store_of(knobs), prefix, self.slot, retrier, knobs.part_bytes, knobs.ring_buffers)
 
     def _wait(self) -> None:
         # One of a past generation may still be writing: its attempt is never published, whatever comes of it.
         if self._saving is not None:
             wait([self._saving])
+
+
+def _copies(pieces: Sequence[Piece]) -> list[Piece]:
+    return [replace(piece, tensor=piece.tensor.detach().to("cpu", copy=True)) for piece in pieces]

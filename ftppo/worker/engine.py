@@ -134,6 +134,7 @@ class Engine:
 
     def begin_ppo(self, version: int) -> None:
         """Between warm-up and PPO: the reference freezes, the critic takes the policy's trunk, optimizers restart."""
+        self.durable.settle()
         for name in self.models:
             if name != "policy":
                 copy_weights(self.policy.module, self._module(name))
@@ -182,15 +183,14 @@ class Engine:
         Needs no other rank of the mesh; once all have it, `regain` makes the weights whole.
         """
         self.progress.enter("load")
+        self.durable.settle()
         self.memory.restore(version, sources.get(self.slot))
         self.progress.enter("idle")
 
     def reshard(self, version: int, layout: Layout, sources: Mapping[int, Address]) -> None:
-        """Fill this rank's shard with `version` as a mesh of another `layout` copied it: `sources` is who has what.
-
-        As `restore` it needs no other rank of the mesh, and `regain` comes after it.
-        """
+        """As `restore`, with `version` as a mesh of another `layout` copied it: `sources` is who has what."""
         self.progress.enter("load")
+        self.durable.settle()
         self.memory.reshard(self.owned.pieces, version, str(layout), sources)
         self.progress.enter("idle")
 
@@ -204,7 +204,7 @@ class Engine:
         self.progress.enter("idle")
 
     def begin_save(self, prefix: str) -> None:
-        """Copy this rank's part of the state, and start to write the copy into the attempt's folder."""
+        """Start to copy this rank's part of the state, and to write the copy into the attempt's folder."""
         self.progress.enter("save")
         self.progress.tick()
         self.durable.begin(prefix)
@@ -230,6 +230,7 @@ class Engine:
 
     def reset(self) -> None:
         """Back to the weights drawn at the start, for a fault before the first checkpoint."""
+        self.durable.settle()
         for name in self.models:
             self._draw(name, self._module(name))
         self._restart_optimizers()
@@ -290,6 +291,7 @@ class Engine:
         if not all(math.isfinite(norm) for _, norm, _ in moves):
             return False
         self.progress.tick("optimizer")
+        self.durable.settle()
         move(moves, self.config.train.clip_grad)
         return True
 

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-NAMES = ("update", "padding", "rollout", "recovery", "steady", "scale")
+NAMES = ("update", "padding", "rollout", "recovery", "steady", "save", "store", "scale")
 INTERRUPTED = 130
 
 

@@ -23,7 +23,8 @@ class RankFailed(Exception):
 class Mesh:
     """Numbered processes; they start when a call needs them, and keep a `context` dictionary between calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+        self.deadline_s = deadline_s
         self.connections: list[Connection] = []
         self.processes: list[Any] = []
 
@@ -45,10 +46,10 @@ class Mesh:
         results: dict[int, Any] = {}
         while len(results) < len(ranks):
             pending = {id(self.connections[rank]): rank for rank in ranks if rank not in results}
-            ready = wait([self.connections[rank] for rank in pending.values()], timeout=DEADLINE_S)
+            ready = wait([self.connections[rank] for rank in pending.values()], timeout=self.deadline_s)
             if not ready:
                 self.close()
-                raise RankFailed(f"ranks {sorted(pending.values())} did not answer within {DEADLINE_S} s")
+                raise RankFailed(f"ranks {sorted(pending.values())} did not answer within {self.deadline_s} s")
             for connection in ready:
                 rank = pending[id(connection)]
                 try:

@@ -1,16 +1,24 @@
 """A rank's state as parts of logical tensors: alike in every layout, whole, and carried from one layout to another."""
 
 import dataclasses
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from ftppo.checkpoint.catalog import Catalog
+from ftppo.checkpoint.index import Item
 from ftppo.checkpoint.manifest import Manifest
+from ftppo.checkpoint.pieces import Piece
 from ftppo.config import Checkpoint
 from ftppo.plan.topology import Layout
+from ftppo.storage.local import LocalStore
 from ftppo.types import Scores, StepResult
+from ftppo.worker import durable
 from tests.process import calls, case
 from tests.process.calls import Box
 from tests.process.case import LAYOUTS, ONE, difference
@@ -94,6 +102,27 @@ def test_another_layout_goes_on_from_a_checkpoint(mesh: Mesh, observe: Observe, 
     assert {key: by for key, by in apart.items() if by >= 1e-4} == {}
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_every_layout_takes_over_the_state_to_the_bit_and_fetches_what_it_needs(
+    mesh: Mesh, dtype: str, tmp_path: Path
+) -> None:
+    knobs = Checkpoint(url=str(tmp_path))
+    model = case.config(ONE).model.model_copy(update={"dtype": dtype})
+    with World(mesh, case.config(SAVED, checkpoint=knobs, model=model)) as world:
+        mesh.run(world.slots, _shift)
+        manifest, wanted = world.save(1), _state(world)
+    assert any("fp32_param" in key for key in wanted) == (dtype == "bf16")
+    items = Catalog(LocalStore(tmp_path)).index(manifest).items
+    for layout in LOADED.values():
+        with World(mesh, case.config(layout, checkpoint=knobs, model=model, seed=1)) as world:
+            fetched, boxes = world.load(manifest), world.boxes()
+            found = _state(world)
+        assert found.keys() == wanted.keys()
+        assert [key for key, tensor in wanted.items() if not torch.equal(found[key], tensor)] == []
+        assert fetched == [sum(item.length for item in items if _needs(rank, item)) for rank in boxes]
+        assert max(fetched) < sum(item.length for item in items)
+
+
 def test_the_same_layout_goes_on_bit_for_bit(mesh: Mesh, observe: Observe, saved: Saved) -> None:
     with World(mesh, case.config(SAVED, checkpoint=saved.knobs, seed=1)) as world:
         assert world.digests() != saved.digests
@@ -102,6 +131,28 @@ def test_the_same_layout_goes_on_bit_for_bit(mesh: Mesh, observe: Observe, saved
         found = _go_on(world, observe)
     assert found.result == saved.next.result and found.digests == saved.next.digests
     assert all(torch.equal(found.state[key], tensor) for key, tensor in saved.next.state.items())
+
+
+@pytest.mark.parametrize("change", ["ppo_step", "begin_ppo", "reset"])
+def test_a_save_holds_the_state_it_was_asked_for_whatever_comes_next(
+    mesh: Mesh, observe: Observe, tmp_path: Path, change: str
+) -> None:
+    with World(mesh, case.config(SAVED, checkpoint=Checkpoint(url=str(tmp_path)))) as world:
+        mesh.run(world.slots, calls.tell_models_apart)
+        world.step(case.spec(0), observe(ONE).batch)
+        wanted = world.digests()
+        mesh.run(world.slots, _copy_slowly)
+
+        def move() -> None:
+            if change == "ppo_step":
+                world.step(case.spec(1), observe(ONE).batch)
+            else:
+                world.each(change, *([9] if change == "begin_ppo" else []))
+
+        manifest = world.save(1, meanwhile=move)
+        assert world.digests() != wanted
+        world.load(manifest)
+        assert world.digests() == wanted
 
 
 def test_reset_goes_back_to_the_start(mesh: Mesh, observe: Observe) -> None:
@@ -128,7 +179,41 @@ def test_a_step_whose_turn_has_not_come_moves_nobody(mesh: Mesh, observe: Observ
 def _go_on(world: World, observe: Observe) -> Next:
     scores = world.score(case.sequences())
     result = world.step(case.spec(1), observe(ONE).batch)
-    return Next(scores, result, whole(box for boxes in world.boxes() for box in boxes), world.digests())
+    return Next(scores, result, _state(world), world.digests())
+
+
+def _state(world: World) -> dict[str, Tensor]:
+    return whole(box for boxes in world.boxes() for box in boxes)
+
+
+def _copy_slowly(context: calls.Context, slot: int) -> None:
+    """The next save takes a while to copy the state of this rank."""
+    copy = durable._copies
+
+    def slowly(pieces: Sequence[Piece]) -> list[Piece]:
+        durable._copies = copy
+        time.sleep(0.5)
+        return copy(pieces)
+
+    durable._copies = slowly
+
+
+def _shift(context: calls.Context, slot: int) -> None:
+    """Have no part of the state be zero, so that one that is left out shows; alike in every replica."""
+    for part in context["engine"].parts:
+        part.piece.tensor.add_(len(part.piece.key))
+
+
+def _needs(boxes: list[Box], item: Item) -> bool:
+    """Whether a rank with these parts holds an element of what is stored as `item`."""
+    return any(
+        box.key == item.key
+        and all(
+            max(a, b) < min(a + n, b + m)
+            for a, n, b, m in zip(box.offset, box.tensor.shape, item.offset, item.size, strict=True)
+        )
+        for box in boxes
+    )
 
 
 def _cut(tensor: Tensor, box: Box) -> Tensor:

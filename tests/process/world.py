@@ -1,6 +1,6 @@
 """One layout on a mesh of processes, from the test's side: forms generations, spreads calls as the driver does."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import torch
@@ -91,8 +91,8 @@ class World:
         assert all(other == first for other in others)
         return first
 
-    def save(self, step: int) -> Manifest:
-        """A published checkpoint."""
+    def save(self, step: int, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
+        """A published checkpoint; `meanwhile` is done as soon as the save has begun."""
         header = Header(
             run="test",
             step=step,
@@ -105,15 +105,18 @@ class World:
             state={},
         )
         self.each("begin_save", header.prefix)
+        meanwhile()
         records = self.each("end_save")
         published = self.each("publish", header, records)
         assert published[1:] == [None] * (len(self.slots) - 1)
         manifest: Manifest = published[0]
         return manifest
 
-    def load(self, manifest: Manifest) -> None:
-        self.each("load", manifest)
+    def load(self, manifest: Manifest) -> list[int]:
+        """Fill every slot from a checkpoint; the bytes that each has fetched."""
+        fetched = self.each("load", manifest)
         self.each("snapshot", manifest.step)
+        return fetched
 
     def digests(self) -> list[str]:
         return self.each("digest")

@@ -15,12 +15,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ftppo.storage import folder
 from ftppo.storage.base import ObjectStore
 from ftppo.storage.url import open_store
 from tests.storage.saves import loaded, save
 
-CHANGES = ("makedirs", "pwrite", "fsync", "replace", "link")
-MOST = 60  # operations of a save
+CHANGES = ("makedirs", "open", "pwrite", "fsync", "replace", "link", "unlink")
+MOST = 120  # operations of a save
 
 
 class Gate:
@@ -77,6 +78,7 @@ def arm(gate: Gate, url: str) -> None:
     else:
         for name in CHANGES:
             gate.watch(os, name)
+        gate.watch(folder, "sync_range")
 
 
 def main(url: str, endpoint: str | None) -> None:

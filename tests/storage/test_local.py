@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ftppo.clock import FakeClock
-from ftppo.errors import AlreadyExists, NotFound, PermissionDenied, StorageError, TransientStorageError
+from ftppo.errors import AlreadyExists, PermissionDenied, StorageError, TransientStorageError
 from ftppo.storage import folder
 from ftppo.storage.local import LocalStore
+from tests.storage.disk import fail
 
 type Patch = pytest.MonkeyPatch
 
@@ -23,21 +24,6 @@ def store(tmp_path: Path, clock: FakeClock) -> LocalStore:
 
 def files_of(store: LocalStore) -> list[str]:
     return sorted(path.relative_to(store.root).as_posix() for path in store.root.rglob("*"))
-
-
-def fail(patch: Patch, name: str, number: int, times: int = 1) -> list[int]:
-    """Make os.<name> fail with errno `number` the next `times` times; the list gets one entry a failure."""
-    original: Callable[..., object] = getattr(os, name)
-    failures: list[int] = []
-
-    def failing(*args: object, **kwargs: object) -> object:
-        if len(failures) < times:
-            failures.append(number)
-            raise OSError(number, os.strerror(number))
-        return original(*args, **kwargs)
-
-    patch.setattr(os, name, failing)
-    return failures
 
 
 def test_a_folder_that_exists_but_does_not_show_yet_is_waited_for(
@@ -173,58 +159,6 @@ def test_everything_is_on_disk_before_the_name_is(store: LocalStore, monkeypatch
         calls.clear()
         write(publish, b"data")
         assert calls == ["pwrite", "fsync", publish, "fsync"]
-
-
-def test_a_part_whose_sync_failed_is_written_again(store: LocalStore, monkeypatch: Patch) -> None:
-    upload = store.start_upload("k", 4)
-    fail(monkeypatch, "fsync", errno.EIO)
-    written: list[int] = []
-    pwrite = os.pwrite
-
-    def counted(handle: int, data: memoryview, offset: int) -> int:
-        written.append(len(data))
-        return pwrite(handle, data, offset)
-
-    monkeypatch.setattr(os, "pwrite", counted)
-    with pytest.raises(TransientStorageError):
-        upload.part(1, b"abcd")
-    upload.part(1, b"abcd")
-    upload.complete()
-    assert written == [4, 4] and store.get("k") == b"abcd"
-
-
-def test_complete_can_be_repeated_after_its_rename(store: LocalStore, monkeypatch: Patch) -> None:
-    upload = store.start_upload("k", 4)
-    upload.part(1, b"abcd")
-    fail(monkeypatch, "fsync", errno.EIO)
-    with pytest.raises(TransientStorageError):
-        upload.complete()
-    upload.complete()
-    assert store.get("k") == b"abcd" and files_of(store) == ["k"]
-
-
-def test_complete_refuses_a_file_that_lost_bytes(store: LocalStore) -> None:
-    upload = store.start_upload("k", 4)
-    upload.part(1, b"abcd")
-    upload.part(2, b"ef")
-    (temp,) = store.root.iterdir()
-    os.truncate(temp, 5)
-    with pytest.raises(StorageError, match="5 bytes where 6"):
-        upload.complete()
-    with pytest.raises(NotFound):
-        store.get("k")
-
-
-def test_missing_or_short_parts_are_programmer_errors(store: LocalStore) -> None:
-    upload = store.start_upload("k", 4)
-    upload.part(1, b"abc")
-    upload.part(2, b"ab")
-    with pytest.raises(AssertionError, match="short"):
-        upload.complete()
-    upload.part(1, b"abcd")
-    upload.part(4, b"a")
-    with pytest.raises(AssertionError, match="missing"):
-        upload.complete()
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])

@@ -1,4 +1,7 @@
-"""Saves and loads while a tenth of all that is asked of a store fails at random: they succeed, and bytes are equal."""
+"""Saves and loads while a tenth of all that is asked of a store fails at random: they succeed, and bytes are equal.
+
+They take little longer, too.
+"""
 
 import errno
 import os
@@ -11,6 +14,8 @@ import pytest
 
 from ftppo.checkpoint.catalog import Catalog
 from ftppo.clock import FakeClock
+from ftppo.errors import TransientStorageError
+from ftppo.storage import folder
 from ftppo.storage.base import ObjectStore
 from ftppo.storage.local import LocalStore
 from ftppo.storage.retry import Retrier, RetryPolicy
@@ -18,6 +23,7 @@ from ftppo.storage.retrying import RetryingStore
 from ftppo.storage.url import open_store
 from tests.storage.proxy import Fault, FaultProxy
 from tests.storage.saves import loaded, save
+from tests.storage.script import Script
 
 SHARE = 0.1
 ROWS = 1600  # of each writer: 38 KB, nineteen parts
@@ -84,8 +90,9 @@ def unreliable_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int],
 
             return call
 
-        for name in ("pwrite", "fsync", "replace", "link"):
-            monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
+        calls = [(os, name) for name in ("pwrite", "fsync", "replace", "link")]
+        for owner, name in [*calls, (folder, "sync_range")]:
+            monkeypatch.setattr(owner, name, failing(name, getattr(owner, name)))
         return failed
 
     yield begin
@@ -100,3 +107,36 @@ def test_a_save_gets_through_a_disk_that_fails(
     save(store, 1, ROWS, patience)
     assert len(failed) > 2 and patience.num_retries > 0
     assert loaded(store, ROWS) == 1 and Catalog(store).verify(1, deep=True) == []
+
+
+class Slow(Script):
+    """Takes `ANSWER_S` for each part and each object; a `share` of them, drawn by `seed`, fails after that."""
+
+    ANSWER_S = 0.02
+
+    def __init__(self, clock: FakeClock, share: float, seed: int) -> None:
+        super().__init__()
+        self.clock, self._share, self._draw, self.num_failed = clock, share, random.Random(seed), 0
+
+    def step(self, operation: str, part: int) -> None:
+        self.clock.sleep(self.ANSWER_S)
+        super().step(operation, part)
+        if self._draw.random() < self._share:
+            self.num_failed += 1
+            raise TransientStorageError("busy")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_save_of_which_a_tenth_fails_takes_at_most_half_as_long_again(seed: int) -> None:
+    def timed(store: Slow) -> float:
+        retrier = Retrier(RetryPolicy(retries=8, first_s=Slow.ANSWER_S), store.clock)
+        started = store.clock.monotonic()
+        save(store, 1, ROWS, retrier)
+        assert retrier.num_retries == store.num_failed and loaded(store, ROWS) == 1
+        return store.clock.monotonic() - started
+
+    calm, busy = Slow(FakeClock(), 0.0, seed), Slow(FakeClock(), SHARE, seed)
+    assert timed(busy) <= 1.5 * timed(calm)
+    assert busy.num_failed > 0 and len(busy.sent) == len(calm.sent) + busy.num_failed
+    data = [{info.key.split("/")[-1]: store.get(info.key) for info in store.list()} for store in (calm, busy)]
+    assert all(data[0][name] == data[1][name] for name in ("__0_0.distcp", "__1_0.distcp"))

@@ -57,6 +57,20 @@ def test_combined_checksums_are_those_of_the_whole() -> None:
         assert combine((zlib.crc32(chunk), len(chunk)) for chunk in chunks) == zlib.crc32(b"".join(chunks))
 
 
+@pytest.mark.parametrize("lengths", [[5], [0], [1000], [999, 1, 0, 1], [2500], [300, 1200, 40, 0, 3000, 1]])
+def test_stretches_between_marks_have_checksums_of_their_own(retrier: Retrier, lengths: list[int]) -> None:
+    stream, stretches, start = BufferedWriter(MemoryStore(), "k", retrier, part_bytes=1000), list[bytes](), 0
+    for length in lengths:
+        stretches.append(PATTERN[start : start + length])
+        stream.write(stretches[-1])
+        stream.mark()
+        start += length
+    stream.write(b"the rest")
+    written = stream.close()
+    assert written.stretches == tuple(f"{zlib.crc32(one):08x}" for one in stretches)
+    assert written.crc32 == f"{zlib.crc32(PATTERN[:start] + b'the rest'):08x}"
+
+
 def test_what_fits_one_buffer_is_put_whole(retrier: Retrier) -> None:
     store = Script()
     write(store, retrier, PATTERN[:1000]).close()

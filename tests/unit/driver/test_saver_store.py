@@ -1,5 +1,6 @@
 """Saving and restoring: what is published survives failed saves, and what is damaged is passed over by all ranks."""
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -189,6 +190,30 @@ def test_retention_counts_what_was_saved_before_a_restart(begin: Begin) -> None:
         again.save(step)
         assert len(again.steps()) == 2
     assert again.steps() == [60, 50]
+
+
+def test_old_ones_go_behind_the_training_and_a_refusal_is_told_of_later(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, gate, delete = begin(keep_last=1, asynchronous=True), threading.Event(), LocalStore.delete
+
+    def refuse(store: LocalStore, key: str) -> None:
+        raise PermissionDenied("no")
+
+    def slow(store: LocalStore, key: str) -> None:
+        gate.wait(30)
+        delete(store, key)
+
+    run.save(10)
+    monkeypatch.setattr(LocalStore, "delete", refuse)
+    run.save(20)
+    run.saver.settle()
+    monkeypatch.setattr(LocalStore, "delete", slow)
+    assert str(run.saver.prune_error) == "no" and run.steps() == [20, 10]
+    run.save(30)
+    assert run.steps() == [30, 20, 10], "the save has not waited"
+    gate.set()
+    assert run.restore() == 30 and run.steps() == [30] and run.saver.prune_error is None
 
 
 def test_an_unreadable_older_one_does_not_stop_retention(saved: Run, begin: Begin) -> None:

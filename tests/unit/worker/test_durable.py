@@ -1,5 +1,7 @@
 """A rank's own part of a save: what fails behind the training is raised when it ends, and does not stop the next."""
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,9 +41,35 @@ def rank(tmp_path: Path, values: torch.Tensor) -> Durable:
 
 def test_what_is_saved_is_the_state_when_it_began(rank: Durable, values: torch.Tensor, tmp_path: Path) -> None:
     rank.begin(HEADER.prefix)
+    rank.settle()
     values.zero_()
     record = rank.end()
     assert rank.idle and [item.key for item in record.items] == ["w"]
+    manifest = rank.publish(HEADER, [record], 1)
+    assert manifest is not None
+    Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
+    assert torch.equal(values, torch.arange(600.0))
+
+
+def test_who_changes_the_state_waits_for_the_copy_and_the_wait_is_told(
+    rank: Durable, values: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, gate = durable._copies, threading.Event()
+
+    def slow(pieces: Sequence[Piece]) -> list[Piece]:
+        gate.wait(30)
+        return copies(pieces)
+
+    monkeypatch.setattr(durable, "_copies", slow)
+    rank.begin(HEADER.prefix)
+    release = threading.Timer(0.3, gate.set)
+    release.start()
+    rank.settle()
+    assert gate.is_set()
+    values.zero_()
+    record = rank.end()
+    release.join()
+    assert 0.1 < record.stalled_s < 20.0
     manifest = rank.publish(HEADER, [record], 1)
     assert manifest is not None
     Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
