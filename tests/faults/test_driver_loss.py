@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SIGKILLED = -9
 ACTOR = "ray::TrainActor"
 GONE_S = 30.0
-SLOW_S = 40.0
+SLOW_S = 60.0
 
 
 @pytest.fixture
@@ -71,12 +71,13 @@ def test_two_drivers_exclude_each_other_and_one_that_slept_does_no_harm(
     slow = faults([Fault(iteration=2, phase="rollout", kind="slow", seconds=SLOW_S)])  # to have time for what follows
     with Program(sandbox, here, *RECIPES["dp2 long"], *common, slow, environment=environment) as first:
         first.wait_until(lambda: first.iterations() >= 2, "at work")
-        with Program(sandbox, here, *RECIPES["dp2 long"], *common, environment=environment) as same_folder:
-            refused = same_folder.wait()
-        assert refused.status == 2 and "another driver is at work" in same_folder.output
-        with Program(sandbox, elsewhere, *RECIPES["dp2 long"], *common, environment=environment) as other_machine:
-            refused = other_machine.wait()
-        assert refused.status != 0 and "another driver is at work" in refused.output
+        with (
+            Program(sandbox, here, *RECIPES["dp2 long"], *common, environment=environment) as same_folder,
+            Program(sandbox, elsewhere, *RECIPES["dp2 long"], *common, environment=environment) as other_machine,
+        ):
+            refused = [same_folder.wait(), other_machine.wait()]
+        assert [one.status for one in refused] == [2, 1], refused
+        assert all("another driver is at work" in one.output for one in refused), refused
         first.process.send_signal(signal.SIGSTOP)
         with Program(sandbox, elsewhere, *RECIPES["dp2 long"], *common, environment=environment) as second:
             second.wait_until(lambda: second.has("taken_over"), "taken over")
