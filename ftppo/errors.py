@@ -71,6 +71,10 @@ class Superseded(ClusterError):
     """Another driver has taken this run over: this one must let the actors be."""
 
 
+class DeviceFault(FtppoError):
+    """A device that computes or remembers wrongly: it is not to be used."""
+
+
 class StorageError(FtppoError):
     """Root of what a store raises. `transient` says whether trying again can help."""
 

@@ -21,7 +21,7 @@ from ftppo.config import Config
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.estate import Estate
 from ftppo.driver.lending import Lending
-from ftppo.errors import ClusterError
+from ftppo.errors import ClusterError, DeviceFault
 from ftppo.plan.topology import Layout, Place, order_places
 from ftppo.worker.actor import TrainActor, Whereabouts, end_process
 
@@ -150,12 +150,16 @@ class Pool:
             if warming.name not in self.members:
                 continue  # retired meanwhile
             try:
+                place, snapshots = ray.get([warming.place, warming.snapshots])
                 ray.get(reference)
-                self._learn(warming.name, place=ray.get(warming.place), snapshots=ray.get(warming.snapshots))
+                self._learn(warming.name, place=place, snapshots=snapshots)
                 self.warm.append(warming.name)
                 ended.append((warming.name, None))
             except Exception as error:  # whatever ended it, this actor is of no use
+                bundle = self.members[warming.name].bundle
                 self.retire(warming.name)
+                if isinstance(getattr(error, "cause", None), DeviceFault):
+                    self._free.remove(bundle)  # the next actor there would have the same device
                 self._not_before = self.clock.monotonic() + REFILL_AGAIN_S
                 ended.append((warming.name, error))
         return ended

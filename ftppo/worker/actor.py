@@ -149,11 +149,12 @@ class TrainActor:
     def prepare(
         self, config: Config, kind: Literal["cpu", "cuda"], vocab_size: int, eos: int, token: str
     ) -> tuple[str, int]:
-        """Import everything and take the device: all that can be done before a slot is known.
+        """Import everything, take the device and test it: all that can be done before a slot is known.
 
         Returns the address at which other actors find this one's snapshots; `token` lets the run's own in.
         """
         from ftppo.worker.device import make_device, set_nccl_environment
+        from ftppo.worker.diagnose import diagnose
         from ftppo.worker.engine import Engine
         from ftppo.worker.memory import Memory
 
@@ -161,7 +162,9 @@ class TrainActor:
         set_nccl_environment()
         self.token = token
         memory = Memory(token, ray.util.get_node_ip_address(), config.recovery.fence_s)
-        self.engine = Engine(config, make_device(config, kind), vocab_size, eos, memory)
+        device = make_device(config, kind)
+        self.engine = Engine(config, device, vocab_size, eos, memory)
+        diagnose(device)
         return memory.address
 
     @ray.method(concurrency_group="control")

@@ -4,11 +4,13 @@ import itertools
 from typing import Any
 
 import pytest
+import ray
 
 from ftppo.clock import FakeClock
 from ftppo.config import Config, Parallel
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.pool import Member, Pool
+from ftppo.errors import DeviceFault
 
 
 class Handle:
@@ -95,3 +97,27 @@ def test_who_is_promoted_stands_by_no_more(pool: Pool) -> None:
     pool.warm = ["a", "b"]
     pool.promote(["a"])
     assert pool.warm == ["b"]
+
+
+class FailedCall(Exception):
+    """As Ray hands out what an actor raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+
+
+@pytest.mark.parametrize(("cause", "free"), [(DeviceFault("wrong"), []), (MemoryError("short"), [0])])
+def test_a_device_that_failed_its_test_is_not_used_again(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, cause: Exception, free: list[int]
+) -> None:
+    def get(reference: Any) -> Any:
+        raise FailedCall(cause)
+
+    monkeypatch.setattr(ray, "wait", lambda references, **_: (references, []))
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "kill", lambda handle, no_restart: None)
+    join(pool, a=None)
+    pool.warm_up(["a"])
+    [(name, error)] = pool.poll()
+    assert name == "a" and isinstance(error, FailedCall)
+    assert pool._free == free and pool.members == {}
