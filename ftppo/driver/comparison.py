@@ -25,7 +25,10 @@ class Comparison:
     def due(self, num_steps: int, layout: Layout) -> bool:
         """Whether it is time, `num_steps` having been done."""
         has_replicas = layout.dp * layout.cp > 1
-        return has_replicas and self._every > 0 and num_steps // self._every > self._last // self._every
+        if not has_replicas or not self._every:
+            return False
+        # After going back the steps from there on are compared again.
+        return num_steps // self._every > min(self._last, num_steps) // self._every or num_steps < self._last
 
     def run_if_due(self, mesh: Mesh, num_steps: int) -> None:
         """Compare. Where more replicas agree than not, who does not is replaced; of two nobody knows which is right.
@@ -36,9 +39,9 @@ class Comparison:
         roster = mesh.roster
         if not self.due(num_steps, roster.layout):
             return
-        self._last = num_steps
         verdict = compare(mesh.call("fingerprint", phase="idle"), roster.layout)
         if not verdict.odd and not verdict.doubtful:
+            self._last = num_steps
             return
         mesh.call("settle", phase="idle")
         said = [f"{roster.layout.describe(slot)} is outvoted" for slot in verdict.odd]

@@ -62,14 +62,21 @@ def find_estate(lending: Lending, config: Config, clock: Clock) -> Estate | None
     Raises ClusterError while that driver is alive.
     """
     found = lending.find()
+    if not found and lending.has_bundles:
+        clock.sleep(lending.terms.fresh_s)  # they may be of a driver that has just begun
+        found = lending.find()
     names = lending.claim({name: handle for name, (_, handle) in found.items()}, clock)
     if not names:
-        lending.clear([])  # bundles without actors
+        if not found:
+            lending.clear([])  # bundles without actors
         return None
     handles = {name: found[name][1] for name in names}
+    lending.hold(handles.values)
     accounts = _wait_for_calls(handles, config, clock)
     for name in found.keys() - accounts.keys():
         ray.kill(found[name][1], no_restart=True)  # nobody would give it word, and nobody else may have it
+    for name in accounts:
+        handles[name].close_store.remote()  # who waits at a meeting that will not be would not hear what comes next
     at_work = [one for one in accounts.values() if one.generation >= 0]
     if not at_work or any(_work_of(one.config) != _work_of(config) for one in at_work):
         lending.clear(handles.values())  # they were made for other work; storage may still have what this one needs

@@ -41,7 +41,7 @@ class Workshop:
     on_phase: Callable[[str, str], None]  # phase, detail
     on_step: Callable[[StepSpec, StepResult], None]
     on_batch: Callable[["Iteration"], None]  # its batch is made: from here on it cannot be made again
-    boundary_due: Callable[[], bool]  # whether something waits for a moment in which no step is under way
+    boundary_due: Callable[[int], bool]  # whether something waits for a moment without a step, so many being under way
     at_boundary: Callable[[], None]  # does it
     mesh: Mesh | None = None
 
@@ -150,9 +150,9 @@ class Iteration:
         """All steps that are not done yet, in order; the next one is asked for before the last one has ended."""
         shop, under_way = self.shop, deque[_Step]()
         while len(self.results) < shop.num_steps:
-            if shop.boundary_due() and not under_way:
+            if not under_way and shop.boundary_due(0):
                 shop.at_boundary()
-            while len(under_way) <= AHEAD and not shop.boundary_due():
+            while len(under_way) <= AHEAD and not shop.boundary_due(len(under_way)):
                 number = len(self.results) + len(under_way)
                 if number == shop.num_steps:
                     break
@@ -167,7 +167,7 @@ class Iteration:
                 result = self._mesh.finish(self._start(len(self.results), batch, final=True).call)
             self.results.append(result)
             shop.on_step(step.spec, result)
-        if shop.boundary_due():
+        if shop.boundary_due(0):
             shop.at_boundary()
 
     def _start(self, number: int, batch: Batch, final: bool = False) -> "_Step":

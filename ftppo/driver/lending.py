@@ -34,6 +34,7 @@ class Lending:
         driver = f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(4)}"
         self.terms = Terms(driver, config.recovery.orphan_s)
         self._ended = threading.Event()
+        self._handles: Callable[[], Iterable[Any]] | None = None
 
     def options(self, name: str, bundle: int) -> dict[str, Any]:
         """Ray's options for an actor that outlives this driver and is found by the next one."""
@@ -68,9 +69,26 @@ class Lending:
                 )
             else:
                 clock.sleep(AGAIN_S)
-        asked = {handles[name].claim.remote(self.terms.driver): name for name in names}
-        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
-        return [asked[reference] for reference in ready if _ask(reference) == self.terms.driver]
+        claimed, left = list[str](), names
+        while left:  # some have heard the other driver a little later than others
+            asked = {handles[name].claim.remote(self.terms.driver): name for name in left}
+            ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
+            said = {asked[reference]: _ask(reference) for reference in ready}
+            claimed += [name for name, holder in said.items() if holder == self.terms.driver]
+            left = [name for name, holder in said.items() if holder not in (None, self.terms.driver)]
+            if left and clock.monotonic() > until:
+                break
+            clock.sleep(AGAIN_S if left else 0.0)
+        return claimed
+
+    @property
+    def has_bundles(self) -> bool:
+        """Whether bundles are reserved for this run."""
+        try:
+            get_placement_group(self.run)
+        except ValueError:
+            return False
+        return True
 
     def clear(self, handles: Iterable[Any]) -> None:
         """End actors that are of no use, and give their bundles back."""
@@ -80,8 +98,10 @@ class Lending:
             remove_placement_group(get_placement_group(self.run))
 
     def hold(self, handles: Callable[[], Iterable[Any]]) -> None:
-        """Give the actors word, in a thread, until `let_go`."""
-        threading.Thread(target=self._renew, args=[handles], name="lease", daemon=True).start()
+        """Give these actors word, in a thread, until `let_go`; again: those from now on."""
+        begun, self._handles = self._handles is not None, handles
+        if not begun:
+            threading.Thread(target=self._renew, name="lease", daemon=True).start()
 
     def check(self, handles: Iterable[Any]) -> None:
         """Raise Superseded where these actors are another driver's by now: nothing may be done to them."""
@@ -95,9 +115,9 @@ class Lending:
         """No more word from here."""
         self._ended.set()
 
-    def _renew(self, handles: Callable[[], Iterable[Any]]) -> None:
+    def _renew(self) -> None:
         while not self._ended.wait(self.terms.renew_s):
-            for handle in handles():
+            for handle in self._handles() if self._handles is not None else ():
                 handle.renew.remote(self.terms.driver)
 
 

@@ -21,7 +21,7 @@ from ftppo.config import Config
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.estate import Estate
 from ftppo.driver.lending import Lending
-from ftppo.errors import ClusterError, DeviceFault
+from ftppo.errors import ClusterError, DeviceFault, Superseded
 from ftppo.plan.topology import Layout, Place, order_places
 from ftppo.worker.actor import TrainActor, Whereabouts, end_process
 
@@ -239,7 +239,11 @@ class Pool:
         self._group = None
 
     def stop(self) -> None:
-        """End all actors and give the bundles back."""
+        """End all actors and give the bundles back; those that are another driver's by now are left to it."""
+        try:
+            self.check_ours()
+        except Superseded:
+            self.abandon()
         if self.lending is not None:
             self.lending.let_go()
         for name in list(self.members):

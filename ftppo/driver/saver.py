@@ -99,9 +99,13 @@ class Saver:
         )
 
     def settle(self) -> None:
-        """Wait until nothing is being deleted any more."""
+        """Wait until nothing is being deleted any more, or for as long as a save may take."""
         if self._pruning is not None:
-            self.prune_error, self._pruning = self._pruning.result(), None
+            limit, pruning, self._pruning = self.config.checkpoint.save_s, self._pruning, None
+            try:
+                self.prune_error = pruning.result(limit)
+            except TimeoutError as error:
+                self.prune_error = error
 
     def forget(self) -> None:
         """The generation broke: what was begun in it is never published."""

@@ -41,6 +41,7 @@ def succeed(
     for spec, result in iteration.steps():
         if spec.step >= known:
             files.step(spec, result)  # its driver did not come to write it down
-    if files.num_iterations_known > start.iteration:
+    recovery.oldest = done.version  # of the versions before it nobody knows how to go on
+    if files.num_iterations_known > start.iteration and len(iteration.results) == shop.num_steps:
         return done.mesh, iteration.after(), None  # nothing of it is left to do
     return done.mesh, start, iteration

@@ -2,7 +2,7 @@
 
     Starting -> Running <-> Recovering -> Finished | Failed
 
-The work itself is in iteration.py and knows of no fault; this is the one place that catches GenerationBroken.
+The work itself is in iteration.py and knows of no fault: what breaks a generation there is caught here alone.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from ftppo.driver.saver import DAMAGED, Saver
 from ftppo.driver.standbys import Standbys
 from ftppo.driver.succession import succeed
 from ftppo.driver.trail import Trail
-from ftppo.errors import CheckpointError, StorageError, Superseded
+from ftppo.errors import CheckpointError, StorageError
 from ftppo.plan.recovery import Source
 from ftppo.plan.retention import due
 from ftppo.plan.roster import Roster
@@ -81,9 +81,6 @@ class Supervisor:
             self._start() if estate is None else self._take_over(estate)
             while self.digest is None:
                 self._guarded(self._advance)
-        except Superseded:
-            self.pool.abandon()
-            raise
         finally:
             self.pool.stop()
 
@@ -122,6 +119,7 @@ class Supervisor:
         self._event("taken_over", f"{len(estate.accounts)} actors of an earlier driver are alive")
         mesh, self.state, self.iteration = succeed(estate, self.pool, self.recovery, self.shop, self.files)
         self.trail.mark(self._completed().version, self.state, self.iteration)
+        self.save_due = self.iteration is None and self._save_is_due() and self.saver.last_step != self.state.step
         self.placed = True
         self._enter(mesh)
 
@@ -203,8 +201,7 @@ class Supervisor:
         done = self.iteration
         self._move_to(done.run())
         self._show_iteration(done)
-        every, last = self.config.checkpoint.every_iterations, self.config.train.iterations
-        self.save_due = due(self.state.iteration, every, last)
+        self.save_due = self._save_is_due()
 
     def _finish(self) -> None:
         for reason in self.injection.tell_missed():
@@ -259,10 +256,14 @@ class Supervisor:
         if self.pool.lending is not None:
             self.mesh.leave(iteration.keepsake())
 
-    def _boundary_due(self) -> bool:
+    def _save_is_due(self) -> bool:
+        return due(self.state.iteration, self.config.checkpoint.every_iterations, self.config.train.iterations)
+
+    def _boundary_due(self, under_way: int) -> bool:
         """Whether a checkpoint waits, somebody was told to go, the mesh can grow, or replicas are to be compared."""
-        roster, due = self.mesh.roster, self.comparison.due(self._completed().step, self.mesh.roster.layout)
-        return due or self._publish_due() or bool(self.mesh.leaving) or self.standbys.can_grow(roster)
+        mesh, num_steps = self.mesh, self._completed().step + under_way
+        waits = self._publish_due() or bool(mesh.leaving) or self.comparison.due(num_steps, mesh.roster.layout)
+        return waits or self.standbys.can_grow(mesh.roster)
 
     def _at_boundary(self) -> None:
         if self._publish_due():

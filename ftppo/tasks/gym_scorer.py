@@ -17,5 +17,7 @@ def score(answer: str, entry: dict[str, Any], name: str, args: dict[str, Any]) -
         _made[name] = dataset_class(config_class(**args, seed=0, size=1))
     try:
         return float(_made[name].score_answer(answer, entry))
+    except MemoryError:
+        raise  # the limit of the process that judges, and its event
     except Exception:
         return 0.0

@@ -24,6 +24,7 @@ from ftppo.tasks.judge import Word
 from ftppo.tasks.wire import receive, send
 
 TRIES = 2  # of an answer whose process died: the first time it may have been somebody else's doing
+KILLED_S = 5.0  # within which a process that was killed is gone
 STARTS = 3  # in a row that may fail once the function has been loaded
 
 
@@ -174,4 +175,5 @@ def _end_all(processes: list[_Process]) -> None:
         one.channel.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(one.process.pid, signal.SIGKILL)
-        one.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.process.wait(KILLED_S)

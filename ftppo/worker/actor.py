@@ -162,9 +162,8 @@ class TrainActor:
         set_nccl_environment()
         self.token = token
         memory = Memory(token, ray.util.get_node_ip_address(), config.recovery.fence_s)
-        device = make_device(config, kind)
+        diagnose(device := make_device(config, kind))
         self.engine = Engine(config, device, vocab_size, eos, memory)
-        diagnose(device)
         return memory.address
 
     @ray.method(concurrency_group="control")
@@ -186,7 +185,8 @@ class TrainActor:
     @ray.method(concurrency_group="control")
     def close_store(self) -> None:
         """End the meeting: somebody will not come, and the others must not wait for him."""
-        self.engine.groups.close_store()
+        if self.engine is not None:
+            self.engine.groups.close_store()
 
     def join(self, meet: Rendezvous, buddy: tuple[str, int] | None, timeout_s: float) -> None:
         """Enter a generation, once."""

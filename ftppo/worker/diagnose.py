@@ -18,6 +18,8 @@ PATTERNS = (0x55, 0xAA)  # every bit once 0 and once 1
 
 def diagnose(device: Device) -> None:
     """Raise DeviceFault where arithmetic, memory or the device's own counters of errors say that it is broken."""
+    if device.kind == "cuda":
+        torch.cuda.set_device(0)
     where = f"{device.torch} on {socket.gethostname()}"
     if not _multiplies(device.torch):
         raise DeviceFault(f"{where}: a product of whole numbers came out wrong")

@@ -145,7 +145,7 @@ def make_state_dict(context: calls.Context, slot: int) -> None:
     engine = context["engine"]
     state: dict[str, Any] = {}
     with engine.device.building(), torch.no_grad():
-        for learner in (engine.policy, engine.critic):
+        for learner in engine.learners:
             model = learner.module.sharded_state_dict()
             optimizer = learner.optimizer.sharded_state_dict(
                 model, metadata={"distrib_optim_sharding_type": "dp_reshardable"}

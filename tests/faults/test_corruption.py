@@ -1,4 +1,4 @@
-"""A bit of one replica's weights flips: it is found before the next step, and the run ends as if it had not."""
+"""A bit of one replica's weights flips: it is found before the next iteration, and the run ends as if it had not."""
 
 from pathlib import Path
 

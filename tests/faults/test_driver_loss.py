@@ -61,6 +61,37 @@ def test_a_new_driver_goes_on_from_memory(
     assert actors(sandbox) == []
 
 
+@pytest.mark.parametrize(
+    ("fault", "knob"),
+    [
+        # The newest copies are of the fourth step, from before the iteration that had been finished.
+        (Fault(iteration=3, phase="rollout", kind="kill_driver"), "snapshot.every_steps=4"),
+        # All is done but the last checkpoint.
+        (Fault(iteration=5, phase="save", kind="kill_driver"), "snapshot.every_steps=1"),
+    ],
+    ids=["copies behind the files", "in the last save"],
+)
+def test_what_the_last_driver_left_undone_is_done(
+    sandbox: Sandbox,
+    environment: dict[str, str],
+    address: str,
+    tmp_path: Path,
+    undisturbed: Undisturbed,
+    fault: Fault,
+    knob: str,
+) -> None:
+    knobs = (f"cluster.address={address}", "recovery.orphan_s=60", knob, faults([fault]))
+    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as first:
+        assert first.wait().status == SIGKILLED, first.output
+    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as second:
+        done = second.wait()
+    assert done.status == 0, done.output
+    (takeover,) = done.summary.recoveries
+    assert (takeover.plan, takeover.source) == ("restart", "peer")
+    assert done.summary.checkpoints[-1].step == 12
+    assert done.summary.state_digest == undisturbed("dp2").summary.state_digest
+
+
 def test_two_drivers_exclude_each_other_and_one_that_slept_does_no_harm(
     sandbox: Sandbox, environment: dict[str, str], address: str, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:

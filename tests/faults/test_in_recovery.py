@@ -1,5 +1,6 @@
 """A second fault while the first is being recovered from, in each part of a recovery: a new plan, and the same end."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ def test_a_fault_in_each_part_of_a_recovery(sandbox: Sandbox, tmp_path: Path, un
     assert len(recoveries) == len(STRIKES)
     assert [one.source for one in recoveries] == ["peer"] * len(STRIKES)
     assert [one.lost_steps for one in recoveries] == [0] * len(STRIKES)
-    # Each was begun again, and each attempt has a generation of its own.
-    assert recoveries[-1].generation > len(STRIKES)
+    # Who dies before anybody has asked is one of two; each other one costs an attempt, and a generation of its own.
+    assert recoveries[0].slots == (0, FIRST)
+    generations = [one.generation for one in recoveries]
+    assert all(later >= earlier + 2 for earlier, later in pairwise(generations)), generations
     assert done.summary.state_digest == undisturbed("dp2tp2").summary.state_digest

@@ -143,7 +143,7 @@ def workshop(
         on_phase=lambda phase, detail: None,
         on_step=lambda *step: steps.append(step),
         on_batch=lambda iteration: None,
-        boundary_due=lambda: cast(FakeMesh, shop.mesh).leaving,
+        boundary_due=lambda _: cast(FakeMesh, shop.mesh).leaving,
         at_boundary=lambda: cast(FakeMesh, shop.mesh).boundary(),
     )
     return shop, steps
