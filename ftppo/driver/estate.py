@@ -96,15 +96,18 @@ def _work_of(config: Config | None) -> dict[str, Any] | None:
 
 
 def _wait_for_calls(handles: Mapping[str, Any], config: Config, clock: Clock) -> dict[str, Account]:
-    """Let the slots finish what they were asked for by the driver before. Who is idle twice was asked for no more, and
-    others that are busy still wait for it in vain."""
+    """Let the slots finish what they were asked for by the driver before.
+
+    All take part in a step: who is idle twice was not asked for it, and others that are busy with it wait in vain.
+    """
     until, idle = clock.monotonic() + config.recovery.hang_s, set[str]()
     while True:
         accounts = _asked({name: handle.account.remote() for name, handle in handles.items()})
         newest = max((account.generation for account in accounts.values()), default=-1)
         slots = {name for name, account in accounts.items() if account.generation == newest}
         now_idle = {name for name in slots if not accounts[name].busy}
-        if now_idle & idle or not slots or clock.monotonic() > until:
+        in_vain = all(accounts[name].busy == "update" for name in slots - now_idle)
+        if not accounts or (now_idle & idle and in_vain) or clock.monotonic() > until:
             return accounts
         idle = now_idle
         clock.sleep(LOOK_S)

@@ -25,8 +25,7 @@ from ftppo.types import Beacon, StepResult, StepSpec
 from ftppo.worker.lease import Lease, Terms
 from ftppo.worker.meeting import Rendezvous
 
-ORPHANS_S = 5.0  # for the other orphans of a run to say that they are
-RESULTS_KEPT = 256  # of steps: more than an iteration has
+ORPHANS_S, RESULTS_KEPT = 5.0, 256  # for other orphans to say that they are; of steps, as a rule an iteration's
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Account:
     layout: Layout  # whose slot it is built for
     slot: int
     built: bool  # whether its models are there
-    busy: bool  # whether it works on what an earlier driver has asked for
+    busy: str  # the phase of what an earlier driver has asked for; "" where nothing is under way
     config: Config | None  # None until it is prepared, like the next two
     token: str | None
     snapshots: tuple[str, int] | None
@@ -134,7 +133,8 @@ class TrainActor:
         engine = self.engine
         layout, slot = (engine.layout, engine.slot) if engine is not None else (Layout(), -1)
         known = (engine.config, self.token, engine.memory.address) if engine is not None else (None, None, None)
-        return Account(self._whereabouts(), self.generation, layout, slot, self.built, self.busy, *known)
+        at = engine.progress.read().phase if self.busy else ""
+        return Account(self._whereabouts(), self.generation, layout, slot, self.built, at, *known)
 
     @ray.method(concurrency_group="control")
     def keep(self, keepsake: Any) -> None:
