@@ -13,7 +13,7 @@ class Progress:
         self.generation = 0
         self.slot = -1
         self.on_move: Callable[[str], None] = lambda phase: None
-        self.on_flip: Callable[[], None] = lambda: None  # an injected fault wants a bit of the weights flipped
+        self.flipped = False  # an injected fault wants a bit of the weights flipped
         self.poisoned = False  # an injected fault wants the gradients of this step spoilt
         self._place = ("idle", 0, 0, time.time())
 

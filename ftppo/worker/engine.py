@@ -21,7 +21,7 @@ from ftppo.worker import update
 from ftppo.worker.beacon import Progress
 from ftppo.worker.device import Device
 from ftppo.worker.durable import Durable
-from ftppo.worker.fingerprint import fingerprint, flip_a_bit
+from ftppo.worker.fingerprint import fingerprint, flip_if_asked
 from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
@@ -43,7 +43,6 @@ class Engine:
         self.layout = Layout()
         self.seq = config.rollout.max_prompt + config.rollout.max_response
         self.progress = Progress()
-        self.progress.on_flip = lambda: flip_a_bit(self.policy.module)
         self.groups = Groups()
         self.slot = -1
         self.version = 0  # of the weights
@@ -254,6 +253,7 @@ class Engine:
         if every and version % every == 0:
             self.progress.enter("snapshot", version)
             self.progress.tick()
+            flip_if_asked(self.progress, self.policy.module)
             self.memory.take(version, every)
 
     def _new_model(self, name: str) -> Any:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 import torch
 
+from ftppo.worker.beacon import Progress
+
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -21,9 +23,16 @@ def fingerprint(modules: Iterable[torch.nn.Module]) -> int:
     return int(torch.stack(sums).sum()) if sums else 0
 
 
+def flip_if_asked(progress: Progress, module: torch.nn.Module) -> None:
+    """Do what this is to find, where an injected fault wants it."""
+    if progress.flipped:
+        progress.flipped = False
+        flip_a_bit(module)
+
+
 @torch.no_grad()
 def flip_a_bit(module: torch.nn.Module) -> None:
-    """What this is to find: one bit of one weight, the lowest of its mantissa, turns over."""
+    """One bit of one weight, the lowest of its mantissa, turns over."""
     weights = next(module.parameters()).detach()
     words = weights.view(_WORDS[weights.element_size()])
     words.view(-1)[0] ^= 1

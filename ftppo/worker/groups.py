@@ -76,8 +76,8 @@ class Groups:
     def release(self, roots: Any) -> int:
         """Let go of every group; peers that wait for this rank wake up with an error. Returns how many stay alive."""
         numbers = {id(group): number for number, group in enumerate(self.live)}
-        swap(roots, lambda held: Released(numbers[id(held)]) if id(held) in numbers else None)
         witnesses = [weakref.ref(group) for group in self.live]
+        swap(roots, lambda held: Released(numbers[id(held)]) if id(held) in numbers else None)
         self.live.clear()
         with contextlib.suppress(Exception):  # a world that broke may refuse to be taken down in order
             parallel_state.destroy_model_parallel()

@@ -31,7 +31,7 @@ def arm(progress: Progress, faults: Sequence[Fault], report: Callable[[str, floa
             if fault.kind == "nan":
                 progress.poisoned = True
             elif fault.kind == "bitflip":
-                progress.on_flip()
+                progress.flipped = True
             else:
                 _KINDS[fault.kind](fault)
 
