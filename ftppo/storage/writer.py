@@ -86,7 +86,7 @@ class BufferedWriter:
             self._fill_bytes, view = self._fill_bytes + count, view[count:]
 
     def mark(self) -> None:
-        """End a stretch here: close() tells its checksum, and no byte is summed twice for that."""
+        """End a stretch here: close() tells its checksum."""
         self._marks.append(self._fill_bytes)
 
     def close(self) -> WrittenObject:

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from tests.faults.nodes import cluster_environment
 from tests.faults.program import Outcome, run_program
 from tests.sandbox import Sandbox
 
@@ -33,6 +34,12 @@ def sandbox() -> Iterator[Sandbox]:
     """Ends with the test, and fails it for what it leaves."""
     with Sandbox() as own:
         yield own
+
+
+@pytest.fixture
+def environment(sandbox: Sandbox) -> dict[str, str]:
+    """For all that takes part in a Ray cluster that is not the run's own."""
+    return cluster_environment(sandbox)
 
 
 @pytest.fixture(scope="session")

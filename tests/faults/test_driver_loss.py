@@ -10,8 +10,8 @@ import pytest
 
 from ftppo.config import Fault
 from tests.faults.conftest import RECIPES, Undisturbed
-from tests.faults.nodes import Nodes, cluster_environment
-from tests.faults.program import Program, faults
+from tests.faults.nodes import Nodes
+from tests.faults.program import Outcome, Program, faults
 from tests.sandbox import Sandbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -20,11 +20,6 @@ SIGKILLED = -9
 ACTOR = "ray::TrainActor"
 GONE_S = 30.0
 SLOW_S = 60.0
-
-
-@pytest.fixture
-def environment(sandbox: Sandbox) -> dict[str, str]:
-    return cluster_environment(sandbox)
 
 
 @pytest.fixture
@@ -46,11 +41,7 @@ def test_a_new_driver_goes_on_from_memory(
 ) -> None:
     kill = Fault.model_validate({"iteration": 3, "phase": phase, "kind": "kill_driver"})
     knobs = (f"cluster.address={address}", "cluster.standby=1", "recovery.orphan_s=60", faults([kill]))
-    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as first:
-        assert first.wait().status == SIGKILLED, first.output
-    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as second:
-        done = second.wait()
-    assert done.status == 0, done.output
+    done = after_its_death(sandbox, tmp_path, knobs, environment)
     (takeover,) = done.summary.recoveries
     assert (takeover.plan, takeover.source, takeover.lost_steps) == ("restart", "peer", 0)
     assert (takeover.generation, done.reasons("resumed")) == (1, [])
@@ -81,11 +72,7 @@ def test_what_the_last_driver_left_undone_is_done(
     knob: str,
 ) -> None:
     knobs = (f"cluster.address={address}", "recovery.orphan_s=60", knob, faults([fault]))
-    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as first:
-        assert first.wait().status == SIGKILLED, first.output
-    with Program(sandbox, tmp_path, *RECIPES["dp2"], *knobs, environment=environment) as second:
-        done = second.wait()
-    assert done.status == 0, done.output
+    done = after_its_death(sandbox, tmp_path, knobs, environment)
     (takeover,) = done.summary.recoveries
     assert (takeover.plan, takeover.source) == ("restart", "peer")
     assert done.summary.checkpoints[-1].step == 12
@@ -130,6 +117,17 @@ def test_orphans_end_themselves(sandbox: Sandbox, environment: dict[str, str], a
     while actors(sandbox):
         assert time.monotonic() < until, actors(sandbox)
         time.sleep(0.2)
+
+
+def after_its_death(sandbox: Sandbox, runs: Path, knobs: tuple[str, ...], environment: dict[str, str]) -> Outcome:
+    """How the run ends that one driver began, which is killed, and another goes on with by the same command."""
+    command = (*RECIPES["dp2"], *knobs)
+    with Program(sandbox, runs, *command, environment=environment) as first:
+        assert first.wait().status == SIGKILLED, first.output
+    with Program(sandbox, runs, *command, environment=environment) as second:
+        done = second.wait()
+    assert done.status == 0, done.output
+    return done
 
 
 def actors(sandbox: Sandbox) -> list[str]:

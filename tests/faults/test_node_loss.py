@@ -8,18 +8,13 @@ import pytest
 
 from ftppo.config import Fault
 from tests.faults.conftest import RECIPES, Undisturbed
-from tests.faults.nodes import Nodes, cluster_environment
+from tests.faults.nodes import Nodes
 from tests.faults.program import Program, faults
 from tests.sandbox import Sandbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LOST = [Fault(iteration=2, phase="update.backward", slot=2, kind="kill_node")]
-
-
-@pytest.fixture
-def environment(sandbox: Sandbox) -> dict[str, str]:
-    return cluster_environment(sandbox)
 
 
 @pytest.fixture
