@@ -21,6 +21,7 @@ from ftppo.errors import CheckpointError
 Address = tuple[str, int]
 
 _LENGTH = struct.Struct("!I")
+_TIMEVAL = struct.Struct("@ll")  # the kernel's: seconds, microseconds
 _MAX_HEADER = 4096  # bytes
 _CHUNK_BYTES = 16 * 2**20
 _ACCEPT_AGAIN_S = 0.1
@@ -66,9 +67,9 @@ class Exchange:
         try:
             with contextlib.suppress(OSError, CheckpointError), connection:
                 while True:
-                    connection.settimeout(None)  # a peer may be silent between steps
+                    _limit(connection, None)  # a peer may be silent between steps
                     header = _receive_header(connection)
-                    connection.settimeout(self.timeout_s)
+                    _limit(connection, self.timeout_s)
                     self._answer(connection, header)
         finally:
             del self._peers[threading.current_thread()]
@@ -198,7 +199,18 @@ def _crc32c(buffer: Buffer) -> int:
 def _connect(address: Address, timeout_s: float) -> socket.socket:
     connection = socket.create_connection(address, timeout=timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _limit(connection, timeout_s)
     return connection
+
+
+def _limit(connection: socket.socket, timeout_s: float | None) -> None:
+    """Let no call on `connection` take longer: it fails then, with an OSError."""
+    # The kernel keeps the time: with Python's own timeout each piece that arrives would wake the thread, and with it
+    # take the interpreter from the training.
+    connection.settimeout(None)
+    limit = _TIMEVAL.pack(*divmod(int((timeout_s or 0) * 1e6), 10**6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _shut_down(connection: socket.socket) -> None:
@@ -208,7 +220,7 @@ def _shut_down(connection: socket.socket) -> None:
 
 
 def _send_all(connection: socket.socket, buffer: Buffer) -> None:
-    # In chunks, as the timeout is that of one sendall as a whole: what is large is not late.
+    # In chunks, as the limit is that of one call as a whole: what is large is not late.
     view = memoryview(buffer)
     for start in range(0, len(view), _CHUNK_BYTES):
         connection.sendall(view[start : start + _CHUNK_BYTES])
@@ -238,7 +250,7 @@ def _receive_header(connection: socket.socket) -> dict[str, Any]:
 
 def _receive_into(connection: socket.socket, view: memoryview) -> None:
     while view:
-        received = connection.recv_into(view)
+        received = connection.recv_into(view[:_CHUNK_BYTES], 0, socket.MSG_WAITALL)
         if received == 0:
             raise ConnectionError("the peer hung up")
         view = view[received:]

@@ -5,8 +5,9 @@ the buddy of; memory is bounded by two buffers for each, and the one being fille
 own way, so a copy goes by its layout too.
 """
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,26 +102,53 @@ class Holdings:
 
 
 class Flat:
-    """A fixed list of tensors as one run of bytes: same tensors, same bytes. Tensors are live; their order is given."""
+    """A fixed list of tensors as one run of bytes: same tensors, same bytes. Tensors are live; their order is given.
+
+    Neighbours in the list that are neighbours in memory are copied as one.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = list(tensors)
-        sizes = [tensor.numel() * tensor.element_size() for tensor in self.tensors]
+        sizes = [tensor.nbytes for tensor in tensors]
         self.num_bytes = sum(sizes)
-        ends = np.cumsum(sizes).tolist()
+        ends = itertools.accumulate(sizes)
         self.spans = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]  # bytes of each tensor
+        self._runs = _runs([tensor.detach() for tensor in tensors])
 
     def pack(self, buffer: Buffer) -> None:
         """Copy all tensors into `buffer` [num_bytes]."""
-        for (start, end), tensor in zip(self.spans, self.tensors, strict=True):
-            _view(buffer[start:end], tensor).copy_(tensor.detach())
+        for run, copy in self._copies(buffer):
+            copy.copy_(run)
 
     def unpack(self, buffer: Buffer) -> None:
         """Copy `buffer` [num_bytes] into the tensors."""
         assert buffer.nbytes == self.num_bytes, f"{buffer.nbytes} bytes for {self.num_bytes}"
-        with torch.no_grad():
-            for (start, end), tensor in zip(self.spans, self.tensors, strict=True):
-                tensor.copy_(_view(buffer[start:end], tensor))
+        for run, copy in self._copies(buffer):
+            run.copy_(copy)
+
+    def _copies(self, buffer: Buffer) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each run of tensors, and its place in `buffer`."""
+        start = 0
+        for run in self._runs:
+            yield run, _view(buffer[start : start + run.nbytes], run)
+            start += run.nbytes
+
+
+def _runs(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """`tensors` in their order, those merged to one flat view of which each begins where the one before it ends."""
+    found: list[Tensor] = []
+    for tensor in tensors:
+        if found and _follows(tensor, found[-1]):
+            last = found.pop()
+            tensor = last.as_strided((last.numel() + tensor.numel(),), (1,))
+        found.append(tensor)
+    return found
+
+
+def _follows(tensor: Tensor, last: Tensor) -> bool:
+    """Whether `tensor` lies right behind `last` in the same storage."""
+    alike = tensor.dtype == last.dtype and tensor.is_contiguous() and last.is_contiguous()
+    shared = tensor.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+    return alike and shared and bool(tensor.storage_offset() == last.storage_offset() + last.numel())
 
 
 def _view(part: Buffer, like: Tensor) -> Tensor:

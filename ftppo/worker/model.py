@@ -153,14 +153,22 @@ def build_learner(role: str, model: GPTModel, config: Config, device: Device, ti
             gather = inner.start_param_sync_for_bucket_group_subset
             inner.start_param_sync_for_bucket_group_subset = _telling(tick, "gather", gather)
         _allocate_moments(learner)
-        if device.kind == "cpu":
-            _fuse(learner)
     return learner
 
 
 def inner_optimizers(learner: Learner) -> list[Any]:
     """The distributed optimizers that do the work; Megatron-Core may chain several."""
     return list(getattr(learner.optimizer, "chained_optimizers", [learner.optimizer]))
+
+
+def main_weights(optimizer: Any) -> list[tuple[torch.nn.Parameter, Tensor]]:
+    """Each parameter that this rank has a part of, with the float32 weights of the part, as they lie in memory."""
+    groups = [
+        *zip(optimizer.model_fp32_groups, optimizer.shard_fp32_groups, strict=True),
+        *zip(optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups, strict=True),
+    ]
+    pairs = [pair for models, mains in groups for pair in zip(models, mains, strict=True)]
+    return sorted(pairs, key=lambda pair: pair[1].storage_offset())
 
 
 def forget_broken_forward(model: GPTModel) -> None:
@@ -229,21 +237,17 @@ def _telling(tick: Callable[[str], None], part: str, function: Callable[..., Any
     return told
 
 
-def _fuse(learner: Learner) -> None:
-    # One kernel a parameter instead of ten: on a CPU each is as short as what it costs to start it.
-    for optimizer in inner_optimizers(learner):
-        for group in optimizer.optimizer.param_groups:
-            group["fused"] = True
-
-
 def _allocate_moments(learner: Learner) -> None:
-    # torch's Adam makes them at its first step; a state that exists from the start can be copied from the start.
+    # torch's Adam makes them at its first step; a state that exists from the start can be copied from the start, and
+    # one that lies in a row is copied as one.
     for optimizer in inner_optimizers(learner):
+        mains = [main for _, main in main_weights(optimizer)]
+        sizes = [main.numel() for main in mains]
+        device = mains[0].device if mains else None
+        steps = torch.zeros(len(mains), device=device)
+        means, squares = (torch.zeros(sum(sizes), device=device).split(sizes) for _ in range(2))
+        for main, step, mean, square in zip(mains, steps, means, squares, strict=True):
+            state = {"step": step, "exp_avg": mean.view_as(main), "exp_avg_sq": square.view_as(main)}
+            optimizer.optimizer.state[main] = state
         for group in optimizer.optimizer.param_groups:
-            group["fused"] = True  # one kernel for all parameters
-            for param in group["params"]:
-                optimizer.optimizer.state[param] = {
-                    "step": torch.tensor(0.0, dtype=torch.float32),
-                    "exp_avg": torch.zeros_like(param, dtype=torch.float32),
-                    "exp_avg_sq": torch.zeros_like(param, dtype=torch.float32),
-                }
+            group["fused"] = True  # one kernel for all parameters: on a CPU each is as short as what starting it costs

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ftppo.checkpoint.pieces import Piece, flat_pieces
 from ftppo.rng import generator
-from ftppo.worker.model import Learner, inner_optimizers
+from ftppo.worker.model import Learner, inner_optimizers, main_weights
 
 
 @dataclass(frozen=True)
@@ -152,21 +152,17 @@ def _optimizer_tensors(learner: Learner, with_main: bool) -> Iterator[tuple[torc
     """(parameter, start of this rank's flat range in it, name, flat tensor) for each tensor of optimizer state.
 
     Float32 weights are among them where the model's are not, or `with_main`: then they may be views of the model's.
+    Tensors of one name come one after another, in the order in which they lie in memory.
     """
     for optimizer in inner_optimizers(learner):
-        pairs = [
-            (optimizer.model_fp32_groups, optimizer.shard_fp32_groups),
-            (optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups),
-        ]
-        for models, mains in pairs:
-            for model_group, main_group in zip(models, mains, strict=True):
-                for param, main in zip(model_group, main_group, strict=True):
-                    start = optimizer._get_model_param_range_map(param)["param"].start
-                    state = optimizer.optimizer.state[main]
-                    for name in ("exp_avg", "exp_avg_sq"):
-                        yield param, start, name, state[name].view(-1)
-                    if with_main or param.dtype != torch.float32:
-                        yield param, start, "fp32_param", main.detach().view(-1)
+        pairs = main_weights(optimizer)
+        for name in ("exp_avg", "exp_avg_sq", "fp32_param"):
+            for param, main in pairs:
+                start = optimizer._get_model_param_range_map(param)["param"].start
+                if name != "fp32_param":
+                    yield param, start, name, optimizer.optimizer.state[main][name].view(-1)
+                elif with_main or param.dtype != torch.float32:
+                    yield param, start, name, main.detach().view(-1)
 
 
 def _overlap(key: str, shard: ShardedTensor, base: int, start: int, flat: Tensor) -> list[Piece]:
