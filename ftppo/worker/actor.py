@@ -153,6 +153,7 @@ class TrainActor:
 
         Returns the address at which other actors find this one's snapshots; `token` lets the run's own in.
         """
+        import ftppo.worker.eager  # noqa: F401 - before what imports Megatron-Core
         from ftppo.worker.device import make_device, set_nccl_environment
         from ftppo.worker.diagnose import diagnose
         from ftppo.worker.engine import Engine
@@ -239,8 +240,7 @@ class TrainActor:
         if isinstance(error, FtppoError) and not isinstance(error, WorkerError):
             return error  # storage and checkpoints: no group is involved, and the state is whole
         kind = PeerLost if _in_communication(error) else WorkerError
-        text = "".join(traceback.format_exception(error))
-        self.broken = True
+        self.broken, text = True, "".join(traceback.format_exception(error))
         found = kind(self.engine.slot, phase, f"{type(error).__name__}: {error}", text)
         traceback.clear_frames(error.__traceback__)
         self.engine.release()

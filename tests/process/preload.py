@@ -7,4 +7,5 @@ import torch
 torch.set_num_threads(1)
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")  # Megatron-Core's spellings
 
+import ftppo.worker.eager  # noqa: E402, F401
 import tests.process.calls  # noqa: E402, F401
