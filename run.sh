@@ -90,7 +90,10 @@ case ${1:-} in
     shift
     choose_venv test
     cd "$here"
-    if (($# == 0)); then check_source; fi
+    if (($# == 0)); then
+      check_source
+      set -- --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+    fi
     exec "$bin/python" -m pytest "$@"
     ;;
   bench)

@@ -5,7 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.sandbox import strays
+from tests.sandbox import ROOT, strays
+
+TESTS = ROOT / "tests"
+FAULTS = TESTS / "faults"
 
 
 def pytest_configure() -> None:
@@ -14,7 +17,17 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; torch is imported only if such a test was collected."""
+    """Keep together what shares costly fixtures, and skip what needs a GPU where there is none."""
+    for item in items:
+        # Where several processes run the tests, one of them runs all faults: what hangs and what is slow is told apart
+        # by time, so not too much is to run at once.
+        group = FAULTS if FAULTS in item.path.parents else item.path
+        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(TESTS))))
+    _skip_without_gpu(items)
+
+
+def _skip_without_gpu(items: Sequence[pytest.Item]) -> None:
+    """torch is imported only if such a test was collected."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu:
         import torch

@@ -74,7 +74,7 @@ class Sandbox:
 
     def titles(self) -> list[str]:
         """What the processes that are alive call themselves."""
-        return [_title(process) for process in self.processes()]
+        return [title_of(process) for process in self.processes()]
 
     def lasting(self, apart_from: Collection[str] = ()) -> list[str]:
         """What is alive although nobody needs it any more, but for processes of these titles."""
@@ -126,12 +126,13 @@ def _mark_of(process: psutil.Process) -> str:
 
 
 def _lasting(beginning: str, apart_from: Collection[str] = ()) -> list[str]:
-    candidates = [process for process in _marked(beginning) if _title(process) not in apart_from]
+    candidates = [process for process in _marked(beginning) if title_of(process) not in apart_from]
     _, alive = psutil.wait_procs(candidates, timeout=GOODBYE_S)
-    return [f"process {process.pid} {_title(process)[:100]}" for process in alive]
+    return [f"process {process.pid} {title_of(process)[:100]}" for process in alive]
 
 
-def _title(process: psutil.Process) -> str:
+def title_of(process: psutil.Process) -> str:
+    """What a process calls itself; nothing where it is gone."""
     try:
         return " ".join(process.cmdline()).strip()
     except psutil.NoSuchProcess:

@@ -6,20 +6,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ftppo.config import Fault
 from tests.faults.conftest import RECIPES, Undisturbed
 from tests.faults.nodes import Nodes
 from tests.faults.program import Outcome, Program, faults
-from tests.sandbox import Sandbox
+from tests.sandbox import Sandbox, title_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SIGKILLED = -9
 ACTOR = "ray::TrainActor"
 GONE_S = 30.0
-SLOW_S = 60.0
 
 
 @pytest.fixture
@@ -85,9 +85,10 @@ def test_two_drivers_exclude_each_other_and_one_that_slept_does_no_harm(
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for folder in (here, elsewhere):
         folder.mkdir()
-    common = (f"cluster.address={address}", f"checkpoint.url={tmp_path}/checkpoints", "recovery.orphan_s=30")
-    slow = faults([Fault(iteration=2, phase="rollout", kind="slow", seconds=SLOW_S)])  # to have time for what follows
-    with Program(sandbox, here, *RECIPES["dp2 long"], *common, slow, environment=environment) as first:
+    knobs = (f"checkpoint.url={tmp_path}/checkpoints", "recovery.orphan_s=120", "recovery.hang_s=240")
+    common = (f"cluster.address={address}", *knobs)
+    pause = faults([Fault(iteration=2, phase="rollout", slot=1, kind="sigstop")])  # to have time for what follows
+    with Program(sandbox, here, *RECIPES["dp2 long"], *common, pause, environment=environment) as first:
         first.wait_until(lambda: first.iterations() >= 2, "at work")
         with (
             Program(sandbox, here, *RECIPES["dp2 long"], *common, environment=environment) as same_folder,
@@ -97,6 +98,8 @@ def test_two_drivers_exclude_each_other_and_one_that_slept_does_no_harm(
         assert [one.status for one in refused] == [2, 1], refused
         assert all("another driver is at work" in one.output for one in refused), refused
         first.process.send_signal(signal.SIGSTOP)
+        for actor in actors(sandbox):
+            actor.resume()
         with Program(sandbox, elsewhere, *RECIPES["dp2 long"], *common, environment=environment) as second:
             second.wait_until(lambda: second.has("taken_over"), "taken over")
             second.wait_until(lambda: second.iterations() >= 1, "at work")
@@ -130,6 +133,6 @@ def after_its_death(sandbox: Sandbox, runs: Path, knobs: tuple[str, ...], enviro
     return done
 
 
-def actors(sandbox: Sandbox) -> list[str]:
-    """Training actors that are alive, by their titles."""
-    return [title for title in sandbox.titles() if title.startswith(ACTOR)]
+def actors(sandbox: Sandbox) -> list[psutil.Process]:
+    """Training actors that are alive."""
+    return [process for process in sandbox.processes() if title_of(process).startswith(ACTOR)]
