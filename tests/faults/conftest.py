@@ -14,6 +14,7 @@ RECIPES = {
     "dp2": ("experiment=smoke", "parallel=dp2", "train.iterations=6", "train.epochs=2"),
     "dp2 long": ("experiment=smoke", "parallel=dp2", "train.iterations=24", "train.epochs=2"),
     "dp2tp2": ("experiment=smoke", "parallel=dp2tp2", "train.iterations=15", "train.epochs=2"),
+    "dp2tp2 long": ("experiment=smoke", "parallel=dp2tp2", "train.iterations=22", "train.epochs=2"),
     "grpo": (
         "experiment=smoke",
         "algo=grpo",
