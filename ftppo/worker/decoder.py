@@ -15,7 +15,6 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
-from ftppo.worker.norm import rms_norm
 from ftppo.worker.rope import rotate
 
 
@@ -143,11 +142,11 @@ class Decoder:
         """Queries [n, t, heads, d], keys and values [n, t, kv, d] of x [n, t, hidden]; the cache keeps these two."""
         n, t, _ = x.shape
         heads = self.num_kv * self.group
-        normed = rms_norm(x, layer.norm, self.eps)
+        normed = self._norm(x, layer.norm)
         q_k_v = F.linear(normed, layer.qkv, layer.bias).view(n, t, heads + 2 * self.num_kv, self.head_dim)
         q_k, v = q_k_v.split([heads + self.num_kv, self.num_kv], dim=2)
         if layer.qk_norm is not None:
-            q_k = rms_norm(q_k, layer.qk_norm, self.eps)
+            q_k = F.rms_norm(q_k, (self.head_dim,), eps=self.eps) * layer.qk_norm
         q, k = rotate(q_k, *angles).split([heads, self.num_kv], dim=2)
         for cache, new in ((self.keys[number], k), (self.values[number], v)):
             cache.view(-1, self.head_dim).index_copy_(0, cells.flatten(), new.reshape(-1, self.head_dim))
@@ -176,7 +175,7 @@ class Decoder:
     def _finish(self, layer: _Layer, x: Tensor, mixed: Tensor) -> Tensor:
         """What is left of a layer after attention has mixed the values."""
         x = x + self._reduce(F.linear(mixed, layer.out))
-        gate, up = F.linear(rms_norm(x, layer.mlp_norm, self.eps), layer.gate_up).chunk(2, dim=-1)
+        gate, up = F.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
         return x + self._reduce(F.linear(F.silu(gate) * up, layer.down))
 
     def _hand_on(self, x: Tensor) -> Tensor | None:
@@ -184,7 +183,10 @@ class Decoder:
         if not self.last:
             dist.send(x.contiguous(), dist.get_global_rank(self.pp, self.pp.rank() + 1), group=self.pp)
             return None
-        return self._logits(rms_norm(x[:, 0], self.final_norm, self.eps))
+        return self._logits(self._norm(x[:, 0], self.final_norm))
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.tp.size() == 1:

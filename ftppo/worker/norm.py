@@ -24,29 +24,14 @@ class RMSNorm(torch.nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The norm of x [..., hidden], without a gradient; `weight` broadcasts against x."""
-    if x.device.type != "cpu":
-        inside = weight if weight.dim() == 1 else None
-        normed = F.rms_norm(x, x.shape[-1:], inside, eps)
-        return normed if inside is not None else normed * weight
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * _inverse(wide, eps)).mul_(weight).to(x.dtype)
-
-
-def _inverse(wide: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(x^2) + eps) [..., 1]."""
-    mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(wide.shape[-1])
-    return mean_square.add_(eps).rsqrt_()
-
-
 class _OnCpu(torch.autograd.Function):
     """What torch has one kernel for on cuda only: elsewhere it takes the norm, and its gradient, apart into fifteen."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        inverse = _inverse(wide, eps)
+        mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1])
+        inverse = mean_square.add_(eps).rsqrt_()
         ctx.save_for_backward(wide, weight, inverse)
         return (wide * inverse).mul_(weight).to(x.dtype)
 
