@@ -101,6 +101,7 @@ class Cluster(Section):
     cpus_per_actor: float = Field(0.1, gt=0)
     threads_per_actor: int = Field(1, ge=1)
     gpus_per_actor: float = Field(1.0, gt=0)
+    peak_tflops: float | None = Field(None, gt=0)  # of an actor's device, by its data sheet: what the metric mfu is of
     start_s: float = Field(180.0, gt=0)  # deadline for actors to come up
 
 

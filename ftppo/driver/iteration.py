@@ -19,6 +19,7 @@ from ftppo.algo.kl import next_coef
 from ftppo.algo.schedule import learning_rate
 from ftppo.clock import Clock
 from ftppo.config import Config
+from ftppo.driver.efficiency import efficiency
 from ftppo.driver.mesh import Call, CallPhase, Mesh
 from ftppo.driver.minibatch import mini_batch
 from ftppo.driver.prompts import assemble, decode_answers, drawn_logprobs, encode_prompts, supervised_batch
@@ -92,6 +93,15 @@ class Iteration:
         last = self.shop.config.train.iterations * self.shop.num_steps
         mean = {name: _mean(getattr(one, name) for one in self.results) for name in _MEANS}
         seconds = sum(self.seconds.values())
+        assert self.batch is not None
+        used = efficiency(
+            self.batch,
+            self.state.iteration,
+            self.seconds["update"],
+            self.shop.config,
+            self._mesh.roster.layout,
+            self.shop.tokenizer.vocab_size,
+        )
         return IterationMetrics(
             iteration=self.state.iteration,
             step=self.state.step + len(self.results),
@@ -108,6 +118,7 @@ class Iteration:
             rollout_s=self.seconds["rollout"],
             score_s=self.seconds["score"],
             update_s=self.seconds["update"],
+            **used,
             **mean,
         )
 

@@ -37,7 +37,10 @@ class IterationMetrics:
     policy_grad_norm: float | None = None
     critic_grad_norm: float | None = None
     response_length: float | None = None  # tokens, mean
-    tokens_per_s: float | None = None
+    tokens_per_s: float | None = None  # drawn, by all actors, over the whole iteration
+    padding: float | None = None  # 0..1, share of what the update's micro-batches hold
+    update_tflops: float | None = None  # 10^12 operations of the models a second and slot, in the update
+    mfu: float | None = None  # 0..1, those of cluster.peak_tflops; None where that is not known
     explained_variance: float | None = None
     lr: float | None = None
     rollout_s: float | None = None

@@ -32,6 +32,8 @@ _SMALL_CHARTS = (
     ("differing", "Prompts whose answers differ in worth (share)", (("differing", "differing"),)),
     ("length", "Response length (tokens)", (("response_length", "tokens"),)),
     ("rate", "Tokens a second", (("tokens_per_s", "tokens/s"),)),
+    ("padding", "Padding in the update (share)", (("padding", "padding"),)),
+    ("mfu", "Model flops utilisation of the update (share)", (("mfu", "utilisation"),)),
     ("kl-coef", "KL coefficient", (("kl_coef", "coefficient"),)),
     ("lr", "Learning rate", (("lr", "rate"),)),
 )

@@ -6,6 +6,8 @@ Pure and the same wherever it is asked, so that ranks which share rows agree wit
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ftppo.config import Config
+
 MOST_PADDING = 0.08  # of a pack
 SMALL = 1 / 8  # of the budget
 
@@ -19,6 +21,14 @@ class Pack:
 
     rows: tuple[int, ...]
     width: int
+
+
+def packs_of(lengths: Sequence[int], config: Config, at_least: int = 1) -> list[Pack]:
+    """The micro-batches of sequences of these `lengths`, as `config` wants them."""
+    train, sizes = config.train, config.rollout
+    if train.micro_tokens is None:
+        return even(len(lengths), train.micro_batch, sizes.max_prompt + sizes.max_response)
+    return by_length(lengths, train.micro_tokens, config.length_unit, at_least)
 
 
 def even(num_rows: int, most: int, width: int) -> list[Pack]:

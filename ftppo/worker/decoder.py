@@ -4,6 +4,7 @@ Comes in: tokens and positions; goes out: logits. Works with tensor parallelism 
 parallelism (hidden states go from stage to stage). Context-parallel ranks have no part in it: each decodes its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,11 @@ class _Layer:
 
 
 class Decoder:
-    """Decodes `num_rows` sequences of up to `length` tokens. Weights are read when it is made: make one per rollout."""
+    """Decodes up to `num_rows` sequences of up to `length` tokens at once, each in a row of the key/value cache.
+
+    Weights are read when it is made: make one per rollout. Logits are float32 [n, num_tokens], whole and equal on every
+    TP rank of the last stage; None on the other stages.
+    """
 
     def __init__(self, model: GPTModel, num_rows: int, length: int) -> None:
         config = model.config
@@ -45,46 +50,65 @@ class Decoder:
         self.group = config.num_attention_heads // config.num_query_groups  # query heads a key/value head
         self.hidden, self.dtype, self.num_tokens = config.hidden_size, config.params_dtype, model.num_tokens
         self.layers = [self._layer(layer) for layer in model.decoder.layers]
-        weight = next(model.parameters())
-        self.device = weight.device
+        self.device = next(model.parameters()).device
         if self.first:
             self.embedding = model.embedding.word_embeddings.weight.detach()
         if self.last:
             self.final_norm = model.decoder.final_layernorm.weight.detach()
             shared = model.share_embeddings_and_output_weights
             self.output = (model.shared_embedding_or_output_weight() if shared else model.output_layer.weight).detach()
-        shape = (len(self.layers), num_rows, self.num_kv, length, self.head_dim)
-        self.keys = torch.zeros(shape, dtype=self.dtype, device=self.device)
-        self.values = torch.zeros(shape, dtype=self.dtype, device=self.device)
-        self.cos, self.sin = model.rotary.angles(length, self.keys)
+        # One tensor a layer. Zeros: what is hidden from a query still meets its weight of 0, and must be a number.
+        shape = (num_rows, self.num_kv, length, self.head_dim)
+        self.keys = [torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in self.layers]
+        self.values = [torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in self.layers]
+        # Where the first key of each row and head is, in a layer's cache seen as [rows * kv * length, d].
+        self.starts = length * torch.arange(num_rows * self.num_kv, device=self.device).view(num_rows, self.num_kv)
+        self.rows = torch.arange(num_rows, device=self.device)
+        self.places = torch.zeros_like(self.rows)  # of each row's next token
+        self.cos, self.sin = model.rotary.angles(length, self.keys[0])
 
-    def forward(self, tokens: Tensor, positions: Tensor, pick: Tensor | None = None) -> Tensor | None:
-        """Run tokens [n, t] at positions [n, t]; returns float32 logits [n, num_tokens] at `pick` [n], else the last.
+    def prefill(self, rows: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor | None:
+        """Prompts `tokens` [n, t], right-padded, enter `rows` [n]; the logits after the last of their `lengths` [n].
 
-        Logits are whole and equal on every TP rank of the last stage; None on the other stages.
+        What padding leaves in the cache lies behind the prompt, and is overwritten before a query can see it.
         """
+        self.places[rows] = lengths
+        places = torch.arange(tokens.shape[1], device=self.device)
+        angles = self.cos[places][:, None], self.sin[places][:, None]  # [t, 1, d / 2]
+        cells = self.starts[rows][:, None] + places[:, None]  # [n, t, kv]
         x = self._embed(tokens) if self.first else self._receive(tokens.shape)
-        cos, sin = self.cos[positions].unsqueeze(2), self.sin[positions].unsqueeze(2)  # [n, t, 1, d / 2]
-        seen = int(positions.max()) + 1
-        mask = positions[:, :, None] >= torch.arange(seen, device=self.device)  # [n, t, seen]
         for number, layer in enumerate(self.layers):
-            normed = F.rms_norm(x, layer.norm.shape, layer.norm, self.eps)
-            q = self._cache(layer, number, normed, positions, cos, sin)
-            if self.last and number + 1 == len(self.layers) and x.shape[1] > 1:
-                # From here on only the positions that are asked for matter: no later layer looks at the others.
-                rows = torch.arange(x.shape[0], device=self.device)[:, None]
-                place = torch.full_like(rows, -1) if pick is None else pick[:, None]
-                x, q, mask = x[rows, place], q[rows, place], mask[rows, place]
-            x = x + self._attend(layer, number, q, mask)
-            x = x + self._feed_forward(layer, F.rms_norm(x, layer.mlp_norm.shape, layer.mlp_norm, self.eps))
-        if not self.last:
-            dist.send(x.contiguous(), dist.get_global_rank(self.pp, self.pp.rank() + 1), group=self.pp)
-            return None
-        return self._logits(F.rms_norm(x[:, 0], self.final_norm.shape, self.final_norm, self.eps))
+            q, k, v = self._project(layer, number, x, angles, cells)
+            if self.last and number + 1 == len(self.layers):
+                # From here on only the last token of each prompt matters: no later layer looks at the others.
+                picked = self.rows[: len(rows), None], lengths[:, None] - 1
+                bias = self._bias(lengths, tokens.shape[1])
+                x, mixed = x[picked], self._attend(q[picked], k.transpose(1, 2), v.transpose(1, 2), bias)
+            else:
+                mixed = self._attend_causally(q, k, v)
+            x = self._finish(layer, x, mixed)
+        return self._hand_on(x)
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with the sequences at `rows` [m] only."""
-        self.keys, self.values = self.keys[:, rows], self.values[:, rows]
+    def step(self, tokens: Tensor) -> Tensor | None:
+        """One token [n] more in each of the first n rows; the logits after it."""
+        num = len(tokens)
+        places = self.places[:num]
+        seen = int(places.max()) + 1
+        angles = self.cos[places][:, None, None], self.sin[places][:, None, None]  # [n, 1, 1, d / 2]
+        cells = self.starts[:num] + places[:, None]  # [n, kv]
+        bias = self._bias(places + 1, seen)
+        x = self._embed(tokens[:, None]) if self.first else self._receive((num, 1))
+        for number, layer in enumerate(self.layers):
+            q, _, _ = self._project(layer, number, x, angles, cells)
+            keys, values = (cache[number][:num, :, :seen] for cache in (self.keys, self.values))
+            x = self._finish(layer, x, self._attend(q, keys, values, bias))
+        places.add_(1)
+        return self._hand_on(x)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """The sequences in the rows `sources` go on in the rows `targets`."""
+        for part in (*self.keys, *self.values, self.places):
+            part[targets] = part[sources]
 
     def share(self, tokens: Tensor) -> Tensor:
         """The last stage's tokens [n] int64, on every stage."""
@@ -112,35 +136,57 @@ class Decoder:
         groups = fused.detach().view(self.num_kv, self.group + 2, self.head_dim, *fused.shape[1:])
         return torch.cat([part.reshape(-1, *fused.shape[1:]) for part in groups.split([self.group, 1, 1], dim=1)])
 
-    def _cache(self, layer: _Layer, number: int, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Keep the keys and values of x [n, t, hidden]; returns its queries [n, t, heads, d]."""
+    def _project(
+        self, layer: _Layer, number: int, x: Tensor, angles: tuple[Tensor, Tensor], cells: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [n, t, heads, d], keys and values [n, t, kv, d] of x [n, t, hidden]; the cache keeps these two."""
         n, t, _ = x.shape
         heads = self.num_kv * self.group
-        q_k_v = F.linear(x, layer.qkv, layer.bias).view(n, t, heads + 2 * self.num_kv, self.head_dim)
+        normed = self._norm(x, layer.norm)
+        q_k_v = F.linear(normed, layer.qkv, layer.bias).view(n, t, heads + 2 * self.num_kv, self.head_dim)
         q_k, v = q_k_v.split([heads + self.num_kv, self.num_kv], dim=2)
         if layer.qk_norm is not None:
             q_k = F.rms_norm(q_k, (self.head_dim,), eps=self.eps) * layer.qk_norm
-        q, k = rotate(q_k, cos, sin).split([heads, self.num_kv], dim=2)
-        row = torch.arange(n, device=self.device)[:, None]
-        self.keys[number][row, :, positions] = k
-        self.values[number][row, :, positions] = v
-        return q
+        q, k = rotate(q_k, *angles).split([heads, self.num_kv], dim=2)
+        for cache, new in ((self.keys[number], k), (self.values[number], v)):
+            cache.view(-1, self.head_dim).index_copy_(0, cells.flatten(), new.reshape(-1, self.head_dim))
+        return q, k, v
 
-    def _attend(self, layer: _Layer, number: int, q: Tensor, mask: Tensor) -> Tensor:
-        """q [n, t, heads, d], mask [n, t, seen] -> [n, t, hidden]."""
-        n, t, heads, _ = q.shape
-        seen = mask.shape[-1]
-        keys, values = self.keys[number, :, :, :seen], self.values[number, :, :, :seen]
-        q = q.transpose(1, 2).reshape(n, self.num_kv, self.group * t, self.head_dim)
-        scores = (q @ keys.transpose(-1, -2)).mul_(self.head_dim**-0.5).view(n, self.num_kv, self.group, t, seen)
-        scores.masked_fill_(~mask[:, None, None], float("-inf"))
-        weights = scores.softmax(-1, dtype=torch.float32).to(self.dtype)
-        mixed = (weights.view(n, self.num_kv, self.group * t, seen) @ values).view(n, heads, t, self.head_dim)
-        return self._reduce(F.linear(mixed.transpose(1, 2).reshape(n, t, -1), layer.out))
+    def _bias(self, lengths: Tensor, seen: int) -> Tensor:
+        """[n, 1, 1, seen]: what hides all but the first `lengths` [n] keys from a query."""
+        hidden = torch.arange(seen, device=self.device) >= lengths[:, None, None, None]
+        return torch.zeros(hidden.shape, dtype=self.dtype, device=self.device).masked_fill_(hidden, float("-inf"))
 
-    def _feed_forward(self, layer: _Layer, x: Tensor) -> Tensor:
-        gate, up = F.linear(x, layer.gate_up).chunk(2, dim=-1)
-        return self._reduce(F.linear(F.silu(gate) * up, layer.down))
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+        """One query a row, q [n, 1, heads, d], on keys and values [n, kv, seen, d] -> [n, 1, heads * d].
+
+        The query heads of a group stand where SDPA has queries: so they share their keys, and nothing is repeated.
+        """
+        grouped = q.view(len(q), self.num_kv, self.group, self.head_dim)
+        mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=bias)
+        return mixed.reshape(len(q), 1, -1)
+
+    def _attend_causally(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [n, t, heads, d] on k and v [n, t, kv, d] -> [n, t, heads * d]. Padding is behind: none looks at it."""
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.group > 1)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _finish(self, layer: _Layer, x: Tensor, mixed: Tensor) -> Tensor:
+        """What is left of a layer after attention has mixed the values."""
+        x = x + self._reduce(F.linear(mixed, layer.out))
+        gate, up = F.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
+        return x + self._reduce(F.linear(F.silu(gate) * up, layer.down))
+
+    def _hand_on(self, x: Tensor) -> Tensor | None:
+        """To the next stage, or on the last one the logits of x [n, 1, hidden]."""
+        if not self.last:
+            dist.send(x.contiguous(), dist.get_global_rank(self.pp, self.pp.rank() + 1), group=self.pp)
+            return None
+        return self._logits(self._norm(x[:, 0], self.final_norm))
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.tp.size() == 1:
@@ -158,7 +204,7 @@ class Decoder:
         dist.all_gather(parts, local, group=self.tp)
         return torch.cat(parts, dim=-1)[:, : self.num_tokens]
 
-    def _receive(self, shape: torch.Size) -> Tensor:
+    def _receive(self, shape: Sequence[int]) -> Tensor:
         x = torch.empty(*shape, self.hidden, dtype=self.dtype, device=self.device)
         dist.recv(x, dist.get_global_rank(self.pp, self.pp.rank() - 1), group=self.pp)
         return x

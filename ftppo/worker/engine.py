@@ -14,7 +14,7 @@ from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.config import Config
-from ftppo.plan.packing import Pack, by_length, even
+from ftppo.plan.packing import Pack, packs_of
 from ftppo.plan.topology import Layout
 from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec, lengths_of
 from ftppo.worker import update
@@ -277,10 +277,7 @@ class Engine:
 
     def _packs(self, given: Batch | Sequences, at_least: int = 1) -> list[Pack]:
         """The micro-batches of these rows."""
-        train = self.config.train
-        if train.micro_tokens is None:
-            return even(len(given.tokens), train.micro_batch, self.seq)
-        return by_length(lengths_of(given.response), train.micro_tokens, self.config.length_unit, at_least)
+        return packs_of(lengths_of(given.response), self.config, at_least)
 
     def _poison_if_asked(self) -> None:
         if self.progress.poisoned:

@@ -1,7 +1,7 @@
 """Draw answers. Comes in: this actor's share of the prompts; goes out: tokens, lengths, log-probabilities.
 
-Every random number hangs on (seed, iteration, purpose, sample, place in the answer) alone, so the samples are the same
-whichever actor draws them, in whichever layout.
+Where an answer ends, the next prompt takes its row of the cache at once. Who takes which row hangs on the request and
+the tokens drawn, so that all ranks which share a model do alike; what is drawn does not hang on the row.
 """
 
 from collections.abc import Callable
@@ -11,99 +11,101 @@ from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
 from ftppo.config import Rollout
-from ftppo.rng import generator
+from ftppo.plan.packing import by_length
+from ftppo.plan.seating import Seats
 from ftppo.types import RolloutRequest, RolloutResult
 from ftppo.worker.decoder import Decoder
+from ftppo.worker.draw import draw, uniforms
+
+PREFILL_TOKENS = 1024  # of prompts that are read together: enough to keep a processor busy
 
 
 @torch.no_grad()
 def generate(
     model: GPTModel, request: RolloutRequest, config: Rollout, eos: int, seed: int, tick: Callable[[], None]
 ) -> RolloutResult:
-    """Answers to all rows of `request`, `config.batch` at a time. Equal on all TP and PP ranks that share the model."""
+    """Answers to all rows of `request`, `config.batch` at a time. Equal on all TP and PP ranks that share the model.
+
+    A turn of the loop draws the first token of the prompts that have just entered the cache or, where none has, one
+    more token of each answer under way.
+    """
     if request.temperature is not None:
         config = config.model_copy(update={"temperature": request.temperature})
-    parts = [
-        _generate_batch(model, request.rows(index), config, eos, seed, tick)
-        for index in torch.arange(request.tokens.shape[0]).split(config.batch)
-    ]
-    fields = ("tokens", "lengths", "logprobs")
-    return RolloutResult(**{name: torch.cat([getattr(part, name) for part in parts]) for name in fields})
+    lengths = request.lengths.tolist()
+    seats = Seats(lengths, config.batch)
+    decoder = Decoder(model, seats.num_rows, max(lengths) + config.max_response)
+    answers = _Answers(request, config, eos, seed, decoder)
+    change = seats.turn()
+    while seats.prompts:
+        if change.entered:
+            rows = torch.tensor(change.entered, device=decoder.device)
+            prompts = torch.tensor([seats.prompts[row] for row in change.entered])
+            answers.enter(rows, prompts)
+            logits = _prefill(decoder, rows, request.rows(prompts), tick)
+        else:
+            tick()
+            rows = decoder.rows[: len(seats.prompts)]
+            logits = decoder.step(answers.newest(rows))
+        ended = answers.draw(rows, logits)
+        change = seats.turn(ended)
+        if change.moved:
+            sources, targets = torch.tensor([*change.moved.items()], device=decoder.device).unbind(1)
+            decoder.move(sources, targets)
+            answers.move(sources, targets)
+    return answers.result()
 
 
-def uniforms(request: RolloutRequest, num: int, seed: int) -> Tensor:
-    """One uniform number in [0, 1) for each place of each answer: [n, num] float64."""
-    draws = [
-        torch.rand(num, dtype=torch.float64, generator=generator(seed, request.iteration, request.purpose, int(sample)))
-        for sample in request.sample
-    ]
-    return torch.stack(draws)
-
-
-def draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
-    """logits [n, vocab] float32, uniform [n] -> (token [n] int64, its log-probability [n] float32).
-
-    By the inverse of the distribution function in float64. The log-probability is of softmax(logits / temperature)
-    before top-k and top-p, the same quantity that training computes.
-    """
-    if temperature == 0:
-        token = logits.argmax(-1)
-        return token, logits.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
-    logprobs = (logits / temperature).log_softmax(-1)
-    weights = _filtered(logprobs.double().exp(), top_k, top_p)
-    reach = weights.cumsum(-1)
-    token = torch.searchsorted(reach, (uniform * reach[:, -1])[:, None], right=True).squeeze(-1)
-    # Rounding may point one past the end or at a weight of zero: the last place that has weight is meant then.
-    last = weights.shape[-1] - 1 - weights.flip(-1).gt(0).int().argmax(-1)
-    token = torch.minimum(token, last)
-    return token, logprobs.gather(-1, token[:, None]).squeeze(-1)
-
-
-def _filtered(weights: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Zero what is not among the `top_k` likeliest (0: all), nor in the smallest set that holds `top_p` of the mass."""
-    if 0 < top_k < weights.shape[-1]:
-        weights = weights * (weights >= weights.topk(top_k, dim=-1).values[:, -1:])
-    if top_p < 1.0:
-        ordered, index = weights.sort(dim=-1, descending=True, stable=True)
-        before = ordered.cumsum(-1) - ordered
-        kept = ordered * (before < top_p * ordered.sum(-1, keepdim=True))
-        weights = torch.zeros_like(weights).scatter(-1, index, kept)
-    return weights
-
-
-def _generate_batch(
-    model: GPTModel, request: RolloutRequest, config: Rollout, eos: int, seed: int, tick: Callable[[], None]
-) -> RolloutResult:
-    num, width = request.tokens.shape
-    decoder = Decoder(model, num, width + config.max_response)
-    device = decoder.device
-    uniform = uniforms(request, config.max_response, seed).to(device)
-    tokens = torch.zeros(num, config.max_response, dtype=torch.int64, device=device)
-    logprobs = torch.zeros(num, config.max_response, device=device)
-    lengths = torch.full((num,), config.max_response, device=device)
-    rows, place = (
-        torch.arange(num, device=device),
-        request.lengths.to(device),
-    )  # sequences still running, their next place
-    logits = decoder.forward(
-        request.tokens.to(device), torch.arange(width, device=device).expand(num, width), request.lengths.to(device) - 1
-    )
-    for step in range(config.max_response):
+def _prefill(decoder: Decoder, rows: Tensor, request: RolloutRequest, tick: Callable[[], None]) -> Tensor | None:
+    """The prompts of `request`, longest first, enter `rows` [n]: those alike in length together. The logits of all."""
+    start, found = 0, []
+    for pack in by_length(request.lengths.tolist(), PREFILL_TOKENS, unit=1):
         tick()
-        token = torch.zeros(len(rows), dtype=torch.int64, device=device)
+        end = start + len(pack.rows)  # of prompts in this order a pack is a run
+        tokens, lengths = request.tokens[start:end, : pack.width], request.lengths[start:end]
+        logits = decoder.prefill(rows[start:end], tokens.to(decoder.device), lengths.to(decoder.device))
+        found += [] if logits is None else [logits]
+        start = end
+    return torch.cat(found) if found else None
+
+
+class _Answers:
+    """What has been drawn: the cells of all answers, one behind the other, and in which cell each row goes on."""
+
+    def __init__(self, request: RolloutRequest, config: Rollout, eos: int, seed: int, decoder: Decoder) -> None:
+        self.config, self.eos, self.decoder = config, eos, decoder
+        num, device = len(request.sample) * config.max_response, decoder.device
+        self.uniforms = uniforms(request, config.max_response, seed).flatten().to(device)
+        self.tokens = torch.zeros(num, dtype=torch.int64, device=device)
+        self.logprobs = torch.zeros(num, device=device)
+        self.cells = torch.zeros(len(decoder.rows), dtype=torch.int64, device=device)
+
+    def enter(self, rows: Tensor, prompts: Tensor) -> None:
+        """The answers to `prompts` [n] begin in `rows` [n]."""
+        self.cells[rows] = prompts.to(rows.device) * self.config.max_response
+
+    def newest(self, rows: Tensor) -> Tensor:
+        """The last token drawn in each of `rows`."""
+        return self.tokens[self.cells[rows] - 1]
+
+    def draw(self, rows: Tensor, logits: Tensor | None) -> list[int]:
+        """One token more in each of `rows`, by `logits` where this is the last stage; returns the rows that end."""
+        config, cells = self.config, self.cells[rows]
+        token = torch.zeros_like(cells)
         if logits is not None:
-            token, chosen = draw(logits, uniform[rows, step], config.temperature, config.top_k, config.top_p)
-            logprobs[rows, step] = chosen
-        token = decoder.share(token)
-        tokens[rows, step] = token
-        ended = token == eos
-        lengths[rows[ended]] = step + 1
-        going = (~ended).nonzero().squeeze(-1)
-        if len(going) == 0 or step + 1 == config.max_response:
-            break
-        if len(going) < len(rows):
-            rows, place, token = rows[going], place[going], token[going]
-            decoder.keep(going)
-        logits = decoder.forward(token[:, None], place[:, None])
-        place = place + 1
-    return RolloutResult(tokens.cpu(), lengths.cpu(), logprobs.cpu())
+            token, logprob = draw(logits, self.uniforms[cells], config.temperature, config.top_k, config.top_p)
+            self.logprobs[cells] = logprob
+        self.tokens[cells] = token = self.decoder.share(token)
+        self.cells[rows] = cells = cells + 1
+        ended = (token == self.eos) | (cells % config.max_response == 0)
+        return rows[ended].tolist()
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """The answers in the rows `sources` go on in the rows `targets`."""
+        self.cells[targets] = self.cells[sources]
+
+    def result(self) -> RolloutResult:
+        """All answers. The end token is the last of an answer, and in an answer without one every cell is filled."""
+        tokens, logprobs = (part.view(-1, self.config.max_response).cpu() for part in (self.tokens, self.logprobs))
+        ends = tokens == self.eos
+        lengths = torch.where(ends.any(1), ends.int().argmax(1) + 1, tokens.shape[1])
+        return RolloutResult(tokens, lengths, logprobs)

@@ -1,6 +1,7 @@
 """Fills pieces from a folder of safetensors. Comes in: Pieces, a folder; goes out: bytes read. No other rank is asked.
 
-The files are mapped, not read: of a tensor only the rows and columns of a piece are fetched.
+The files are mapped, not read: of a tensor only the rows and columns of a piece are fetched. What has been fetched
+counts as this process's memory for as long as its file is mapped, so no file stays so for longer than a tensor takes.
 """
 
 from collections.abc import Iterable
@@ -87,6 +88,7 @@ def _fill_matrix(
         target[begin - top : end - top].copy_(source)
         covered += end - begin
         fetched += source.nbytes
+    files.let_go()
     if covered < target.shape[0]:
         assert key in (EMBEDDING, OUTPUT), f"{key}: {covered} of {target.shape[0]} rows have a source"
         target[covered:].zero_()
@@ -94,7 +96,7 @@ def _fill_matrix(
 
 
 class _Files:
-    """The open files of a folder; each is opened when something of it is asked for."""
+    """The files of a folder; each is opened when something of it is asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,6 +109,11 @@ class _Files:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def let_go(self) -> None:
+        """Close what is open."""
+        self._open.clear()
         self._stack.close()
 
     @property

@@ -135,6 +135,8 @@ def test_metrics_are_means_over_the_steps_and_seconds_of_the_phases() -> None:
     assert iteration.rewards is not None and found.reward_mean == pytest.approx(float(iteration.rewards.mean()))
     assert found.reward_std == pytest.approx(float(iteration.rewards.std(correction=0)))
     assert found.kl == pytest.approx(0.25)
+    assert found.padding is not None and 0 < found.padding < 1
+    assert found.update_tflops is not None and found.update_tflops > 0 and found.mfu is None
 
 
 def test_phases_are_told_in_order_with_the_step() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ftppo.types import RolloutRequest
-from ftppo.worker.rollout import draw, uniforms
+from ftppo.worker.draw import draw, uniforms
 
 LARGEST = 1 - 1e-16  # rounds to the float64 before 1
 PROBABILITIES = [0.0, 0.5, 0.0, 0.125, 0.25, 0.125, 0.0]  # sums of these are exact
