@@ -26,7 +26,7 @@ class RopeScaling(Section):
 class Model(Section):
     """A decoder of the llama kind: RMSNorm, SwiGLU, RoPE, grouped-query attention."""
 
-    path: str | None = None  # folder or name of a Hugging Face model: weights, tokenizer, and all keys but the last two
+    path: str | None = None  # folder or name of a Hugging Face model: weights, tokenizer, all keys but the last three
     family: Literal["llama", "mistral", "qwen2", "qwen3"] = "llama"  # qwen2: q, k, v have biases; qwen3: q, k norms
     layers: int = Field(2, ge=1)
     hidden: int = Field(128, ge=8)
@@ -43,6 +43,7 @@ class Model(Section):
     window: int | None = Field(None, ge=1)  # of sliding attention: longer sequences are refused
     init_std: float = Field(0.02, gt=0)
     dtype: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on cuda, fp32 on cpu
+    weights: str | None = None  # folder or URL of a torch_dist checkpoint of Megatron-Core, whose weights to begin with
 
     @property
     def head_size(self) -> int:

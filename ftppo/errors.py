@@ -96,7 +96,13 @@ class AlreadyExists(StorageError):
 
 
 class PermissionDenied(StorageError):
-    """The store refuses: no credentials, expired ones, or no right to do this."""
+    """The store refuses: no credentials, or no right to do this."""
+
+
+class CredentialsExpired(PermissionDenied):
+    """The store refuses credentials that it took before. The next attempt is made with those found by then."""
+
+    transient = True
 
 
 class RetriesExhausted(StorageError):

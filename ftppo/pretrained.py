@@ -64,14 +64,17 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def with_shape(model: Model) -> Model:
-    """`model` in the shape that the config.json of `model.path` gives; init_std and dtype stay. Raises ConfigError."""
+    """`model` in the shape that the config.json of `model.path` gives; weights, init_std and dtype stay.
+
+    Raises ConfigError.
+    """
     assert model.path is not None
     folder = locate(model.path, [CONFIG])
     path = str(folder.resolve()) if Path(model.path).is_dir() else model.path
     given = read_json(folder, CONFIG)
     if not given:
         raise ConfigError(KEY, model.path, f"has no {CONFIG}: name the folder that holds it")
-    kept = {"path": path, "init_std": model.init_std, "dtype": model.dtype}
+    kept = {"path": path, "weights": model.weights, "init_std": model.init_std, "dtype": model.dtype}
     try:
         return Model.model_validate(kept | shape(given, model.path))
     except ValidationError as error:
@@ -147,7 +150,7 @@ def _origin(model: Model) -> dict[str, Any]:
         same = Model.model_validate(shape(given, model.path)) if given else None
     except (ConfigError, ValidationError):
         return {}
-    kept = {"path", "init_std", "dtype"}
+    kept = {"path", "weights", "init_std", "dtype"}
     return given if same and same.model_dump(exclude=kept) == model.model_dump(exclude=kept) else {}
 
 

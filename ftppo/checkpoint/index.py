@@ -47,7 +47,7 @@ class Item(Record):
     object: str  # name within the attempt's folder
     start: int  # bytes into the object
     length: int  # bytes
-    crc32: str  # of those bytes, 8 hexadecimal digits
+    crc32: str  # of those bytes, 8 hexadecimal digits; empty: none was taken
 
 
 class ObjectRecord(Record):

@@ -48,7 +48,7 @@ def write_shards(
     if not kept:
         return ShardRecord(writer=writer_id)
     name = f"__{writer_id}_0.distcp"  # torch's own: writer, number of the file
-    with BufferedWriter(store, f"{prefix}/{name}", retrier, part_bytes, ring_buffers) as stream:
+    with BufferedWriter(store, _key(prefix, name), retrier, part_bytes, ring_buffers) as stream:
         lengths = [_serialise(stream, piece.tensor) for piece in kept]
         written = stream.close()
     stored = ObjectRecord(name=name, size=written.size_bytes, crc32=written.crc32)
@@ -61,9 +61,10 @@ def write_shards(
 def read_shards(pieces: Iterable[Piece], index: Index, store: ObjectStore, prefix: str, threads: int = 4) -> int:
     """Fills `pieces` from the checkpoint in folder `prefix`, whatever boxes it was written in. Returns bytes fetched.
 
-    Only items that overlap the pieces are fetched, each once. Raises CheckpointError, naming the key, before anything
-    is fetched where a tensor is missing or differs in shape or dtype; CorruptCheckpoint, naming the object, where bytes
-    are gone or not those written. After an error the pieces hold a mixture: load again before use.
+    Without a prefix the folder is the store's root. Only items that overlap the pieces are fetched, each once. Raises
+    CheckpointError, naming the key, before anything is fetched where a tensor is missing or differs in shape or dtype;
+    CorruptCheckpoint, naming the object, where bytes are gone or not those written. After an error the pieces hold a
+    mixture: load again before use.
     """
     runs = merge_runs(plan_load(pieces, index), RUN_BYTES)
     with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
@@ -155,26 +156,31 @@ def _read_run(run: Sequence[Wanted], store: ObjectStore, prefix: str) -> int:
 def _fetch(run: Sequence[Wanted], store: ObjectStore, prefix: str) -> list[memoryview]:
     """The bytes of each item of a run, in one read; fewer where the object ends early."""
     first, last = run[0].item, run[-1].item
+    key = _key(prefix, first.object)
     try:
-        data = memoryview(store.get(f"{prefix}/{first.object}", first.start, last.start + last.length - first.start))
+        data = memoryview(store.get(key, first.start, last.start + last.length - first.start))
     except NotFound as error:
-        raise CorruptCheckpoint(f"{prefix}/{first.object}: the object is missing") from error
+        raise CorruptCheckpoint(f"{key}: the object is missing") from error
     begins = [wanted.item.start - first.start for wanted in run]
     return [data[begin : begin + wanted.item.length] for begin, wanted in zip(begins, run, strict=True)]
 
 
+def _key(prefix: str, name: str) -> str:
+    return f"{prefix}/{name}" if prefix else name
+
+
 def _intact(item: Item, data: memoryview) -> bool:
-    return len(data) == item.length and f"{zlib.crc32(data):08x}" == item.crc32
+    return len(data) == item.length and item.crc32 in ("", f"{zlib.crc32(data):08x}")
 
 
 def _decode(item: Item, data: memoryview, prefix: str) -> Tensor:
     if not _intact(item, data):
         place = f"bytes {item.start} to {item.start + item.length}"
-        raise CorruptCheckpoint(f"{prefix}/{item.object}: {place} ({item.key}) are not what was written")
+        raise CorruptCheckpoint(f"{_key(prefix, item.object)}: {place} ({item.key}) are not what was written")
     tensor = cast(Tensor, torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
     if tuple(tensor.shape) != item.size or tensor.dtype != torch_dtype(item):
         raise CorruptCheckpoint(
-            f"{prefix}/{item.object}: {item.key} is {tensor.dtype} {tuple(tensor.shape)}, not {item.size}"
+            f"{_key(prefix, item.object)}: {item.key} is {tensor.dtype} {tuple(tensor.shape)}, not {item.size}"
         )
     return tensor
 

@@ -35,5 +35,5 @@ def config_digest(config: Config) -> str:
     Rates, batch sizes and the layout may change from one part of a run to the next; model, task and seed may not.
     The folder of a pretrained model may move: what counts is its shape.
     """
-    shaping = config.model_dump_json(include={"seed", "model", "task"}, exclude={"model": {"path"}})
+    shaping = config.model_dump_json(include={"seed", "model", "task"}, exclude={"model": {"path", "weights"}})
     return hashlib.sha256(shaping.encode()).hexdigest()[:16]

@@ -8,8 +8,9 @@ import functools
 import signal
 from pathlib import Path
 
-from ftppo.checkpoint.huggingface.reader import check_weights
+from ftppo.checkpoint.huggingface import reader as huggingface
 from ftppo.checkpoint.stores import config_digest
+from ftppo.checkpoint.torchdist import reader as torchdist
 from ftppo.clock import SystemClock
 from ftppo.config import Config
 from ftppo.driver.announce import announce
@@ -33,12 +34,14 @@ def run(config: Config) -> int:
     """Train as `config` says. Returns the exit status; the last line printed says where the report is."""
     clock = SystemClock()
     folder = Path(config.run.dir).resolve() / config.run.name
-    config = _with_absolute_url(config, folder)
+    config = _with_absolute_urls(config, folder)
     tokenizer = build_tokenizer(config.task, config.model)
     tasks = build_tasks(config, tokenizer, functools.partial(read_rows, config))
     config = config.model_copy(update={"task": config.task.model_copy(update={"digest": tasks.digest})})
-    if config.model.path is not None:
-        check_weights(config.model)
+    if config.model.weights is not None:
+        torchdist.check_weights(config, config.model.vocab or tokenizer.vocab_size)
+    elif config.model.path is not None:
+        huggingface.check_weights(config.model)
     saver = Saver(config, clock)
     preflight(saver.store)
     resume = _wants_resume(config, saver)
@@ -79,14 +82,20 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _with_absolute_url(config: Config, folder: Path) -> Config:
-    """The config with a checkpoint URL that means the same in every process."""
-    url = config.checkpoint.url
-    if url is None:
-        url = str(folder / "checkpoints")
-    elif "://" not in url:
-        url = str(Path(url).resolve())
-    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"url": url})})
+def _with_absolute_urls(config: Config, folder: Path) -> Config:
+    """The config with URLs that mean the same in every process."""
+    url, weights = config.checkpoint.url, config.model.weights
+    places = {
+        "checkpoint": {"url": str(folder / "checkpoints") if url is None else _absolute(url)},
+        "model": {"weights": None if weights is None else _absolute(weights)},
+    }
+    return config.model_copy(
+        update={section: getattr(config, section).model_copy(update=keys) for section, keys in places.items()}
+    )
+
+
+def _absolute(url: str) -> str:
+    return url if "://" in url else str(Path(url).resolve())
 
 
 def _wants_resume(config: Config, saver: Saver) -> bool:

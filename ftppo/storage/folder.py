@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -94,8 +95,10 @@ def write_whole(path: Path, data: memoryview) -> None:
         os.close(handle)
 
 
-def write_part(path: Path, offset: int, data: memoryview) -> None:
+def write_part(path: Path, offset: int, data: memoryview, one_writes: threading.Lock) -> None:
     """Write into an existing file at `offset` and return when the bytes have gone to disk; `sync_file` does the rest.
+
+    `one_writes` is the file's: writes to one file exclude each other in the kernel, where who waits may burn a core.
 
     Waited for here and not once at the end: after a failed write the kernel drops the pages and the next sync succeeds,
     so the bytes must still be at hand to be written again. But a sync of each part would have all of them queue for the
@@ -103,7 +106,8 @@ def write_part(path: Path, offset: int, data: memoryview) -> None:
     """
     handle = os.open(path, os.O_WRONLY)
     try:
-        _write(handle, offset, data)
+        with one_writes:
+            _write(handle, offset, data)
         sync_range(handle, offset, len(data))
     finally:
         os.close(handle)

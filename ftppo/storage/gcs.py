@@ -8,7 +8,7 @@ import base64
 import hashlib
 import os
 import secrets
-from collections.abc import Buffer, Sequence
+from collections.abc import Buffer, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -37,19 +37,31 @@ class _OneAttempt(GCSFileSystem):  # type: ignore[misc]
         self, method: str, path: str, *args: str, headers: Any = None, json: Any = None, data: Any = None, **params: Any
     ) -> tuple[int, Any, Any, bytes]:
         await self._set_session()
+        sent = self._get_headers(headers)
         async with self.session.request(
             method,
             self._format_path(path, args),
             params=self._get_params(params),
-            headers=self._get_headers(headers),
+            headers=sent,
             json=json,
             data=data,
             timeout=self.requests_timeout,
         ) as answer:
             content = await answer.read()
             if answer.status >= 400:
-                raise HttpStatus(answer.status, content)
+                raise HttpStatus(answer.status, content, answer.status == 401 and self._renew(sent))
             return answer.status, answer.headers, answer.request_info, content
+
+    def _renew(self, sent: Mapping[str, str]) -> bool:
+        """Look for credentials anew, unless that was done since `sent` went out; whether requests carry any at all."""
+        credentials = self.credentials.credentials
+        if credentials is None:
+            return False
+        if sent.get("authorization") == f"Bearer {credentials.token}":
+            with suppress(GoogleAuthError, OSError, ValueError):  # not now: the next attempt asks for a token again
+                self.credentials.connect("google_default")
+            self.credentials.credentials.token = None
+        return True
 
 
 class GcsStore:

@@ -4,6 +4,7 @@ An object is written beside its place under a hidden name, synced, and then rena
 """
 
 import os
+import threading
 from collections.abc import Buffer, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -147,12 +148,13 @@ class _LocalUpload:
     def __init__(self, path: Path, temp: Path, root: Path, part_bytes: int) -> None:
         self._path, self._temp, self._root, self._part_bytes = path, temp, root, part_bytes
         self._sizes: dict[int, int] = {}
+        self._one_writes = threading.Lock()
 
     def part(self, number: int, data: Buffer, crc32: int | None = None) -> None:
         """See Upload."""
         view = as_view(data)
         with folder.typed_errors(f"writing part {number} of {self._path}"):
-            folder.write_part(self._temp, (number - 1) * self._part_bytes, view)
+            folder.write_part(self._temp, (number - 1) * self._part_bytes, view, self._one_writes)
         self._sizes[number] = len(view)
 
     def complete(self) -> None:

@@ -5,9 +5,10 @@ boto3's own retries are off: retry.py's are the only ones. Errors are mapped in 
 
 import base64
 import io
+import threading
 import zlib
-from collections.abc import Buffer, Sequence
-from contextlib import closing, suppress
+from collections.abc import Buffer, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from ftppo.clock import Clock, SystemClock
-from ftppo.errors import ConfigError, NotFound, StorageError, TransientStorageError
+from ftppo.errors import ConfigError, CredentialsExpired, NotFound, StorageError, TransientStorageError
 from ftppo.storage.base import ObjectInfo, Upload, as_view, check_key, check_parts
 from ftppo.storage.s3_errors import typed_errors
 from ftppo.storage.status import RangeBeyondEnd
@@ -47,25 +48,22 @@ class S3Store:
         self.bucket, self.checksums = bucket, checksums == "when_supported"
         self._root = f"{prefix}/" if prefix else ""
         self._clock = clock or SystemClock()
-        config = Config(
-            retries={"total_max_attempts": 1},
-            connect_timeout=CONNECT_S,
-            read_timeout=READ_S,
-            max_pool_connections=16,
-            tcp_keepalive=True,
-            request_checksum_calculation=checksums,
-            response_checksum_validation=checksums,
-            # names of buckets are rarely names of hosts below another endpoint
-            s3={"addressing_style": "path" if endpoint else "auto"},
+        self._endpoint, self._config = (
+            endpoint,
+            Config(
+                retries={"total_max_attempts": 1},
+                connect_timeout=CONNECT_S,
+                read_timeout=READ_S,
+                max_pool_connections=16,
+                tcp_keepalive=True,
+                request_checksum_calculation=checksums,
+                response_checksum_validation=checksums,
+                # names of buckets are rarely names of hosts below another endpoint
+                s3={"addressing_style": "path" if endpoint else "auto"},
+            ),
         )
-        try:
-            self.client = boto3.session.Session().client("s3", endpoint_url=endpoint, config=config)
-        except ValueError as error:
-            raise ConfigError(
-                "checkpoint.endpoint", endpoint, f"give the http or https URL of a server: {error}"
-            ) from error
-        except BotoCoreError as error:
-            raise ConfigError("checkpoint.url", self.url, f"correct the AWS configuration: {error}") from error
+        self._renewing = threading.Lock()
+        self._client = self._new_client()
 
     def put(self, key: str, data: Buffer, crc32: int | None = None) -> None:
         """See ObjectStore."""
@@ -96,16 +94,14 @@ class S3Store:
 
     def stat(self, key: str) -> ObjectInfo:
         """See ObjectStore."""
-        with typed_errors(f"looking at {self.url}/{key}"):
-            found = self.client.head_object(Bucket=self.bucket, Key=self.name(key))
+        with self.request(f"looking at {self.url}/{key}") as client:
+            found = client.head_object(Bucket=self.bucket, Key=self.name(key))
         return ObjectInfo(key, found["ContentLength"], found["LastModified"].timestamp())
 
     def list(self, prefix: str = "") -> Sequence[ObjectInfo]:
         """See ObjectStore."""
-        with typed_errors(f"listing {self.url}/{prefix}"):
-            pages = self.client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=self._root + prefix
-            )
+        with self.request(f"listing {self.url}/{prefix}") as client:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._root + prefix)
             found = [entry for page in pages for entry in page.get("Contents", [])]
         return sorted(
             ObjectInfo(entry["Key"].removeprefix(self._root), entry["Size"], entry["LastModified"].timestamp())
@@ -115,21 +111,21 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         """See ObjectStore."""
-        with typed_errors(f"deleting {self.url}/{key}"):
-            self.client.delete_object(Bucket=self.bucket, Key=self.name(key))
+        with self.request(f"deleting {self.url}/{key}") as client:
+            client.delete_object(Bucket=self.bucket, Key=self.name(key))
 
     def start_upload(self, key: str, part_bytes: int) -> Upload:
         """See ObjectStore."""
         algorithm = {"ChecksumAlgorithm": "CRC32"} if self.checksums else {}
-        with typed_errors(f"starting {self.url}/{key}"):
-            started = self.client.create_multipart_upload(Bucket=self.bucket, Key=self.name(key), **algorithm)
+        with self.request(f"starting {self.url}/{key}") as client:
+            started = client.create_multipart_upload(Bucket=self.bucket, Key=self.name(key), **algorithm)
         return _S3Upload(self, key, started["UploadId"], part_bytes)
 
     def sweep_uploads(self, prefix: str, older_than_s: float) -> int:
         """See ObjectStore. The age of an upload is the time since it began."""
         oldest_s, name = self._clock.now() - older_than_s, self._root + prefix
-        with typed_errors(f"sweeping {self.url}/{prefix}"):
-            pages = self.client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=name)
+        with self.request(f"sweeping {self.url}/{prefix}") as client:
+            pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=name)
             found = [entry for page in pages for entry in page.get("Uploads", [])]
         old = [entry for entry in found if entry["Initiated"].timestamp() <= oldest_s]
         for entry in old:
@@ -138,7 +134,20 @@ class S3Store:
 
     def close(self) -> None:
         """See ObjectStore."""
-        self.client.close()
+        self._client.close()
+
+    @contextmanager
+    def request(self, what: str) -> Iterator[Any]:
+        """boto3's client for one request, its errors typed. After CredentialsExpired the next one is another's."""
+        client = self._client
+        try:
+            with typed_errors(what):
+                yield client
+        except CredentialsExpired:
+            with self._renewing, suppress(ConfigError):  # not now: the next attempt looks again
+                if self._client is client:  # no other thread has been here
+                    self._client = self._new_client()
+            raise
 
     def name(self, key: str) -> str:
         """The key's name within the bucket."""
@@ -151,11 +160,22 @@ class S3Store:
         crc32 = zlib.crc32(data) if crc32 is None else crc32
         return {"ChecksumCRC32": base64.b64encode(crc32.to_bytes(4, "big")).decode()}
 
+    def _new_client(self) -> Any:
+        """With credentials looked for anew: boto3 keeps to those it has found unless it knows when they expire."""
+        try:
+            return boto3.session.Session().client("s3", endpoint_url=self._endpoint, config=self._config)
+        except ValueError as error:
+            raise ConfigError(
+                "checkpoint.endpoint", self._endpoint, f"give the http or https URL of a server: {error}"
+            ) from error
+        except BotoCoreError as error:
+            raise ConfigError("checkpoint.url", self.url, f"correct the AWS configuration: {error}") from error
+
     def _put(self, key: str, data: Buffer, crc32: int | None, condition: dict[str, str]) -> None:
         view = as_view(data)
         more = condition | self.checksum_of(view, crc32)
-        with typed_errors(f"writing {self.url}/{key}"):
-            self.client.put_object(Bucket=self.bucket, Key=self.name(key), Body=Reader(view), **more)
+        with self.request(f"writing {self.url}/{key}") as client:
+            client.put_object(Bucket=self.bucket, Key=self.name(key), Body=Reader(view), **more)
 
     def _receive(self, key: str, start: int, length: int | None, received: "_Received") -> None:
         """Add what is still missing of the range."""
@@ -163,8 +183,8 @@ class S3Store:
         last = "" if length is None else start + length - 1
         more = {"Range": f"bytes={first}-{last}"} if first or length is not None else {}
         more |= {"IfMatch": received.etag} if received.etag else {}
-        with typed_errors(f"reading {self.url}/{key}"):
-            answer = self.client.get_object(Bucket=self.bucket, Key=self.name(key), **more)
+        with self.request(f"reading {self.url}/{key}") as client:
+            answer = client.get_object(Bucket=self.bucket, Key=self.name(key), **more)
             received.etag = answer["ETag"]
             with closing(answer["Body"]) as body:
                 for chunk in body.iter_chunks(_CHUNK_BYTES):
@@ -195,8 +215,8 @@ class _S3Upload:
         if number > MAX_PARTS:
             raise StorageError(f"{url} has more than {MAX_PARTS} parts; raise checkpoint.part_bytes")
         checksum = self._store.checksum_of(view, crc32)
-        with typed_errors(f"writing part {number} of {url}"):
-            answer = self._store.client.upload_part(**self._place, PartNumber=number, Body=Reader(view), **checksum)
+        with self._store.request(f"writing part {number} of {url}") as client:
+            answer = client.upload_part(**self._place, PartNumber=number, Body=Reader(view), **checksum)
         self._parts[number] = {"PartNumber": number, "ETag": answer["ETag"], **checksum}
         self._sizes[number] = len(view)
 
@@ -206,8 +226,8 @@ class _S3Upload:
         parts = [self._parts[number] for number in sorted(self._parts)]
         again, self._completing = self._completing, True
         try:
-            with typed_errors(f"completing {self._store.url}/{self._key}"):
-                self._store.client.complete_multipart_upload(**self._place, MultipartUpload={"Parts": parts})
+            with self._store.request(f"completing {self._store.url}/{self._key}") as client:
+                client.complete_multipart_upload(**self._place, MultipartUpload={"Parts": parts})
         except NotFound:
             # the answer to a first complete was lost, and the upload ended with it
             if not again or self._store.stat(self._key).size_bytes != size_bytes:
@@ -215,8 +235,8 @@ class _S3Upload:
 
     def abort(self) -> None:
         """See Upload."""
-        with suppress(NotFound), typed_errors(f"aborting {self._store.url}/{self._key}"):
-            self._store.client.abort_multipart_upload(**self._place)
+        with suppress(NotFound), self._store.request(f"aborting {self._store.url}/{self._key}") as client:
+            client.abort_multipart_upload(**self._place)
 
 
 class Reader(io.RawIOBase):

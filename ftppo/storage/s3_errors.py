@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ftppo.errors import PermissionDenied, StorageError, TransientStorageError
+from ftppo.errors import CredentialsExpired, PermissionDenied, StorageError, TransientStorageError
 from ftppo.storage.status import type_of_status
 
 _TRANSIENT_CODES = {
@@ -15,7 +15,8 @@ _TRANSIENT_CODES = {
     # the bytes did not arrive as they were sent; status 400
     "RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch",
 }  # fmt: skip
-_DENIED_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}  # status 400
+_EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}  # status 400, of some servers 403
+_DENIED_CODES = {"InvalidToken"}  # status 400
 _DENIED_TYPES = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -37,7 +38,8 @@ def typed_errors(what: str) -> Iterator[None]:
         yield
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        raise _error_type(code, _status_of(error))(f"{what}: {error}{_REMEDIES.get(code, '')}") from error
+        kind = _error_type(code, _status_of(error), error.operation_name)
+        raise kind(f"{what}: {error}{_REMEDIES.get(code, '')}") from error
     except _DENIED_TYPES as error:
         raise PermissionDenied(f"{what}: {error}") from error
     except _TRANSIENT_TYPES as error:
@@ -50,7 +52,9 @@ def _status_of(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _error_type(code: str, status: int) -> type[StorageError]:
+def _error_type(code: str, status: int, operation: str) -> type[StorageError]:
     if code in _TRANSIENT_CODES:
         return TransientStorageError
+    if code in _EXPIRED_CODES or (operation, status) == ("HeadObject", 400):  # an answer to HEAD has no code
+        return CredentialsExpired
     return PermissionDenied if code in _DENIED_CODES else type_of_status(status)

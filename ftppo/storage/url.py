@@ -88,7 +88,7 @@ def _check_probe(store: ObjectStore, key: str, data: bytes) -> None:
 def _refused(store: ObjectStore, doing: str, error: StorageError) -> Exception:
     if error.transient:
         return error
-    if isinstance(error, PermissionDenied):
+    if isinstance(error, PermissionDenied) or isinstance(error.__cause__, PermissionDenied):  # tried again and again
         return ConfigError(KEY, store.url, f"{doing} is not permitted; give credentials that may do it ({error})")
     return ConfigError(KEY, store.url, f"{doing} fails; correct the place or its settings ({error})")
 

@@ -20,6 +20,7 @@ from ftppo.storage.base import ObjectStore, Upload, as_view, check_key
 from ftppo.storage.crc import combine
 from ftppo.storage.retry import Retrier
 
+COMBINED_BYTES = 256 * 2**10  # of smaller pieces the sums are not put together: to sum again is faster
 ABORT_S = 10.0  # longest wait for an abort, which is a courtesy: sweep_uploads finds what it leaves
 
 log = logging.getLogger(__name__)
@@ -226,7 +227,8 @@ class BufferedWriter:
 def _sum(data: memoryview, marks: Sequence[int]) -> _Sum:
     bounds = [0, *marks, len(data)]
     pieces = [(zlib.crc32(data[start:end]), end - start) for start, end in itertools.pairwise(bounds)]
-    return _Sum(zlib.crc32(data) if marks else pieces[0][0], len(data), pieces)
+    few = len(data) >= len(marks) * COMBINED_BYTES
+    return _Sum(combine(pieces) if few else zlib.crc32(data), len(data), pieces)
 
 
 def _stretches(sums: Iterable[_Sum]) -> Iterator[str]:

@@ -9,7 +9,6 @@ how long a training stands still that goes on with a rollout, scores and a step 
 """
 
 import functools
-import multiprocessing
 import shutil
 import statistics
 import tempfile
@@ -19,10 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
 
 from ftppo.clock import SystemClock
@@ -33,7 +30,7 @@ from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
 from ftppo.types import DriverState
 from tests.bench.pairs import aligned
-from tests.process import calls, case
+from tests.process import calls, case, stock
 from tests.process.mesh import Mesh
 from tests.process.world import World
 
@@ -103,7 +100,7 @@ def _measure(found: Case, world: World, folder: Path, rounds: int) -> None:
                 found.seconds.append((beside.stall_s, total_s, other_s))
     finally:
         if world.mesh.processes:  # none where a rank has failed
-            world.mesh.run(world.slots, end_children)
+            world.mesh.run(world.slots, stock.end_children)
 
 
 def _save(saver: Saver, world: World, step: int, train: Callable[[], object] = lambda: None) -> CheckpointRecord:
@@ -141,7 +138,6 @@ def wait_until_written(context: calls.Context, slot: int) -> None:
 
 def make_state_dict(context: calls.Context, slot: int) -> None:
     """The live state as megatron-core describes it."""
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # its writer starts a process
     engine = context["engine"]
     state: dict[str, Any] = {}
     with engine.device.building(), torch.no_grad():
@@ -160,13 +156,5 @@ def save_as_megatron(context: calls.Context, slot: int, folder: Path) -> float:
     """Seconds on this rank."""
     dist.barrier()
     started = time.perf_counter()
-    with context["engine"].device.building(), torch.no_grad():
-        dist_checkpointing.save(dict(context["state dict"]), str(folder))
+    stock.save_as_megatron(context, dict(context["state dict"]), folder)
     return time.perf_counter() - started
-
-
-def end_children(context: calls.Context, slot: int) -> None:
-    """The process that megatron-core's writer has started would outlive this one."""
-    context.pop("state dict", None)
-    for child in psutil.Process().children(recursive=True):
-        child.kill()

@@ -55,6 +55,17 @@ def shapes(found: Iterable[Strip]) -> dict[str, tuple[int, ...]]:
     return sizes
 
 
+def own_shapes(model: Model, vocab: int) -> dict[str, tuple[int, ...]]:
+    """Our names and shapes of all weights of `model` with `vocab` tokens."""
+    rows: dict[str, int] = {}
+    columns: dict[str, tuple[int, ...]] = {}
+    for strip in strips(model, vocab):
+        rows[strip.key] = max(strip.start + strip.rows, rows.get(strip.key, 0))
+        columns[strip.key] = strip.columns
+    layers = {key: (model.layers,) if stacks_layers(key) else () for key in rows}
+    return {key: (*layers[key], rows[key], *columns[key]) for key in rows}
+
+
 def _layer(model: Model, layer: int) -> Iterator[Strip]:
     hidden, heads, size = model.hidden, model.heads * model.head_size, model.head_size
 

@@ -9,7 +9,7 @@ from ftppo.checkpoint.manifest import Manifest, manifest_key
 from ftppo.checkpoint.stores import config_digest
 from ftppo.clock import FakeClock
 from ftppo.config import Config
-from ftppo.driver.launch import _wants_resume, _with_absolute_url
+from ftppo.driver.launch import _wants_resume, _with_absolute_urls
 from ftppo.driver.saver import Saver
 from ftppo.errors import ConfigError, CorruptCheckpoint
 from ftppo.storage.local import LocalStore
@@ -96,9 +96,10 @@ def test_a_manifest_that_cannot_be_read_is_nothing_to_start_anew_over(folder: Pa
 
 
 def absolute(url: str | None, folder: Path) -> str | None:
-    config = Config.model_validate({"checkpoint": {"url": url, "keep_last": 5}, "seed": 4})
-    found = _with_absolute_url(config, folder)
-    assert found.model_copy(update={"checkpoint": config.checkpoint}) == config
+    config = Config.model_validate({"checkpoint": {"url": url, "keep_last": 5}, "model": {"weights": url}, "seed": 4})
+    found = _with_absolute_urls(config, folder)
+    assert found.model_copy(update={"checkpoint": config.checkpoint, "model": config.model}) == config
+    assert found.model.weights == (None if url is None else found.checkpoint.url)
     assert found.checkpoint.model_copy(update={"url": url}) == config.checkpoint
     return found.checkpoint.url
 
