@@ -23,9 +23,10 @@ from ftppo.driver.mesh import Call, CallPhase, Mesh
 from ftppo.driver.minibatch import mini_batch
 from ftppo.driver.prompts import assemble, decode_answers, drawn_logprobs, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
+from ftppo.driver.worth import Drawn, worth
 from ftppo.tasks.base import Task
 from ftppo.tasks.tokenizer import Tokenizer
-from ftppo.types import Answers, Batch, DriverState, Prompt, RolloutResult, StepResult, StepSpec
+from ftppo.types import Answers, Batch, DriverState, RolloutResult, StepResult, StepSpec
 
 AHEAD = 1  # steps that wait at the actors behind the one under way, so that these never wait for the driver
 
@@ -59,6 +60,7 @@ class Iteration:
     shop: Workshop
     state: DriverState
     rounds: list[Answers] = field(default_factory=list)  # until there is a batch; several with algo.dynamic_rounds
+    drawn: Drawn | None = None  # a round that is not judged yet
     rewards: torch.Tensor | None = None  # [n] float32, of all that was drawn, from then on
     batch: Batch | None = None
     results: list[StepResult] = field(default_factory=list)
@@ -69,7 +71,10 @@ class Iteration:
         """Do what is left to do. Raises GenerationBroken."""
         while self.batch is None and not self._drawn_enough():
             with self._timed("rollout"):
-                self.rounds.append(self._rollout())
+                if self.drawn is None:
+                    self.drawn = self._rollout()
+                self.rounds.append(self._judge(self.drawn))
+                self.drawn = None
         if self.batch is None:
             with self._timed("score"):
                 self.batch = self._score()
@@ -115,7 +120,7 @@ class Iteration:
         train = self.shop.config.train
         return enough(self.rounds, train.samples, train.prompts, self.shop.config.algo.dynamic_rounds)
 
-    def _rollout(self) -> Answers:
+    def _rollout(self) -> Drawn:
         """One more round: as many prompts as an iteration has."""
         shop, train = self.shop, self.shop.config.train
         prompts = [shop.task.prompt(self._cursor + index) for index in range(train.prompts)]
@@ -123,13 +128,14 @@ class Iteration:
         result: RolloutResult = self._mesh.call("rollout", rows=request, via="mesh_shared", phase="rollout")
         self.stats["tokens"] = self.stats.get("tokens", 0.0) + float(result.lengths.sum())
         sequences = assemble(request, result, shop.tokenizer.pad_id, shop.config.rollout)
-        return Answers(sequences, drawn_logprobs(result, sequences), self._judge(prompts, result))
+        texts = enumerate(decode_answers(result, shop.tokenizer))
+        asked = [(prompts[row // train.samples], text) for row, text in texts]
+        return Drawn(asked, sequences, drawn_logprobs(result, sequences))
 
-    def _judge(self, prompts: list[Prompt], result: RolloutResult) -> torch.Tensor:
-        samples = self.shop.config.train.samples
-        answers = decode_answers(result, self.shop.tokenizer)
-        asked = [(prompts[row // samples], text) for row, text in enumerate(answers)]
-        return torch.tensor(self.shop.task.scores(asked))
+    def _judge(self, drawn: Drawn) -> Answers:
+        shop = self.shop
+        rewards = worth(drawn.asked, drawn.sequences, shop.task, shop.config.reward, self._mesh, "score")
+        return Answers(drawn.sequences, drawn.logprobs, torch.tensor(rewards))
 
     def _score(self) -> Batch:
         train, algo = self.shop.config.train, self.shop.config.algo

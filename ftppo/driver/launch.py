@@ -10,8 +10,11 @@ from pathlib import Path
 
 from ftppo.checkpoint.huggingface.reader import check_weights
 from ftppo.checkpoint.stores import config_digest
+from ftppo.classifier import KEY as CLASSIFIER
+from ftppo.classifier import classifier_of
 from ftppo.clock import SystemClock
 from ftppo.config import Config
+from ftppo.config_errors import about
 from ftppo.driver.announce import announce
 from ftppo.driver.cluster import connect
 from ftppo.driver.datafiles import read_rows
@@ -25,6 +28,7 @@ from ftppo.driver.supervisor import Supervisor
 from ftppo.errors import ConfigError, FtppoError
 from ftppo.storage.url import preflight
 from ftppo.tasks.build import build_tasks, build_tokenizer
+from ftppo.tasks.pretrained import check_same_tokens
 
 FINISHED, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -37,8 +41,7 @@ def run(config: Config) -> int:
     tokenizer = build_tokenizer(config.task, config.model)
     tasks = build_tasks(config, tokenizer, functools.partial(read_rows, config))
     config = config.model_copy(update={"task": config.task.model_copy(update={"digest": tasks.digest})})
-    if config.model.path is not None:
-        check_weights(config.model)
+    check_models(config)
     saver = Saver(config, clock)
     preflight(saver.store)
     resume = _wants_resume(config, saver)
@@ -87,6 +90,17 @@ def _with_absolute_url(config: Config, folder: Path) -> Config:
     elif "://" not in url:
         url = str(Path(url).resolve())
     return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"url": url})})
+
+
+def check_models(config: Config) -> None:
+    """Raise ConfigError where a folder is not what the config takes it for."""
+    if config.model.path is not None:
+        check_weights(config.model)
+    if config.reward.path is not None:
+        found = classifier_of(config.reward.path)
+        with about(CLASSIFIER):
+            check_weights(found, classifies=True)
+        check_same_tokens(config.reward.path, config.model)
 
 
 def _wants_resume(config: Config, saver: Saver) -> bool:
