@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from ftppo.classifier import classifier_of
 from ftppo.config_algo import Algo
 from ftppo.config_check import check
 from ftppo.config_errors import explain
 from ftppo.config_model import Model, Section
-from ftppo.config_task import Eval, Judge, Task
+from ftppo.config_task import Eval, Judge, Reward, Task
 from ftppo.pretrained import with_shape
 
 # "update" strikes at the first of its parts.
@@ -202,6 +203,7 @@ class Config(Section):
     model: Model = Model()
     task: Task = Task()
     judge: Judge = Judge()
+    reward: Reward = Reward()
     eval: Eval = Eval()
     algo: Algo = Algo()
     rollout: Rollout = Rollout()
@@ -235,6 +237,9 @@ def load_config(raw: Mapping[str, Any]) -> Config:
         raise explain([*misspelt, *details][0], list(known_keys())) from error
     if config.model.path is not None:
         config = config.model_copy(update={"model": with_shape(config.model)})
+    if config.reward.path is not None:
+        path = classifier_of(config.reward.path).path
+        config = config.model_copy(update={"reward": config.reward.model_copy(update={"path": path})})
     check(config)
     return config
 

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ftppo.config_check_task import check_endpoint, check_eval, check_task
+from ftppo import classifier
+from ftppo.config_check_task import check_endpoint, check_eval, check_reward, check_task
 from ftppo.config_errors import require as _require
+from ftppo.config_model import Model
+from ftppo.errors import ConfigError
 
 if TYPE_CHECKING:
     from ftppo.config import Config
@@ -23,7 +26,7 @@ VOCAB_MULTIPLE = 16  # what the tokenizers pad their vocabularies to
 
 def check(config: "Config") -> None:
     """Raise ConfigError for the first combination of keys that cannot run."""
-    for part in (_layout, _model, _batches, _sequence, _algo, _task, _cluster, _run, _checkpoint, _chaos):
+    for part in (_layout, _model, _batches, _sequence, _algo, _task, _reward, _cluster, _run, _checkpoint, _chaos):
         part(config)
 
 
@@ -50,7 +53,11 @@ def _layout(config: "Config") -> None:
 
 
 def _model(config: "Config") -> None:
-    model, sizes = config.model, config.parallel
+    _splits(config.model, config)
+
+
+def _splits(model: Model, config: "Config") -> None:
+    sizes = config.parallel
     if model.head_dim is None:
         why = f"an even size for each of {model.heads} heads"
         _require_multiple("model.hidden", model.hidden, 2 * model.heads, why)
@@ -106,13 +113,19 @@ def _sequence(config: "Config") -> None:
     if config.train.micro_tokens is not None:
         remedy = f"a sequence has up to {length} tokens (rollout.max_prompt + rollout.max_response): at least as many"
         _require(config.train.micro_tokens >= length, "train.micro_tokens", config.train.micro_tokens, remedy)
-    for key, limit in (("max_length", config.model.max_length), ("window", config.model.window)):
+    _takes(config.model, "the model", config)
+
+
+def _takes(model: Model, name: str, config: "Config") -> None:
+    rollout = config.rollout
+    length = rollout.max_prompt + rollout.max_response
+    for key, limit in (("max_length", model.max_length), ("window", model.window)):
         _require(
             limit is None or length <= limit,
             "rollout.max_response",
             rollout.max_response,
-            f"with rollout.max_prompt={rollout.max_prompt} sequences are {length} tokens, and the model takes up to "
-            f"{limit} (model.{key}): lower one of the two",
+            f"with rollout.max_prompt={rollout.max_prompt} sequences are {length} tokens, and {name} takes up to "
+            f"{limit} ({key}): lower one of the two",
         )
 
 
@@ -130,8 +143,22 @@ def _algo(config: "Config") -> None:
 
 
 def _task(config: "Config") -> None:
-    check_task(config.task, config.model)
+    check_task(config.task, config.model, config.reward)
     check_eval(config.eval, config.task)
+
+
+def _reward(config: "Config") -> None:
+    path = config.reward.path
+    found = None if path is None else classifier.classifier_of(path)
+    check_reward(config.reward, found, config.task, config.model)
+    if found is None:
+        return
+    try:
+        _splits(found, config)
+    except ConfigError as error:
+        what = f"its config.json gives {error.key.removeprefix('model.')}={error.value}, which {error.remedy}"
+        raise ConfigError(classifier.KEY, path, what) from error
+    _takes(found, "the model of reward.path", config)
 
 
 def _cluster(config: "Config") -> None:

@@ -1,4 +1,4 @@
-"""The checks of the sections task and eval. Comes in: typed sections; goes out: nothing, or a ConfigError.
+"""The checks of the sections task, reward and eval. Comes in: typed sections; goes out: nothing, or a ConfigError.
 
 Files are only looked for here; what is in them is read by ftppo/tasks.
 """
@@ -9,18 +9,18 @@ from pathlib import Path
 
 from ftppo.config_errors import require
 from ftppo.config_model import Model
-from ftppo.config_task import Eval, Task
+from ftppo.config_task import Eval, Reward, Task
 from ftppo.errors import ConfigError
 
 FILES = ("jsonl", "parquet")
 
 
-def check_task(task: Task, model: Model) -> None:
+def check_task(task: Task, model: Model, reward: Reward) -> None:
     """Raise ConfigError for the first combination of keys that cannot run."""
     if task.kind == "reasoning_gym":
         _gym(task)
     else:
-        _datasets(task)
+        _datasets(task, reward)
     for key in ("answer_pattern", "response_pattern"):
         _pattern(f"task.{key}", getattr(task, key))
     _unused(task)
@@ -28,6 +28,23 @@ def check_task(task: Task, model: Model) -> None:
     if task.tokenizer == "byte":
         remedy = "is for task.tokenizer=char: set that, or leave it out"
         require(task.alphabet is None, "task.alphabet", task.alphabet, remedy)
+
+
+def check_reward(reward: Reward, found: Model | None, task: Task, model: Model) -> None:
+    """Raise ConfigError where no model is `found` that could judge, or one that would misread the policy's tokens."""
+    if found is None:
+        for key in ("coef", "task_coef"):
+            value, default = getattr(reward, key), getattr(Reward(), key)
+            remedy = "weighs a reward model: give reward.path, or leave it out"
+            require(value == default, f"reward.{key}", value, remedy)
+        return
+    remedy = "reads the tokens of a pretrained policy: give model.path, with the tokenizer that it was trained with"
+    require(model.path is not None, "reward.path", reward.path, remedy)
+    num, least = found.vocab or 0, model.vocab or 0
+    remedy = f"has {num} tokens, the policy {least}: take a classifier with the tokenizer of model.path"
+    require(num >= least, "reward.path", reward.path, remedy)
+    remedy = "is not asked with reward.task_coef=0: leave one of the two out"
+    require(task.reward is None or reward.task_coef > 0, "task.reward", task.reward, remedy)
 
 
 def check_eval(knobs: Eval, task: Task) -> None:
@@ -78,7 +95,7 @@ def _gym(task: Task) -> None:
     require(not task.held_out, "task.held_out", task.held_out, remedy)
 
 
-def _datasets(task: Task) -> None:
+def _datasets(task: Task, reward: Reward) -> None:
     require(not task.args, "task.args", task.args, "arguments are for task.kind=reasoning_gym; leave them out")
     what = 'names a dataset: task.path="owner/name"' if task.kind == "hub" else 'reads a file: name it, task.path="..."'
     require(bool(task.path or task.datasets), "task.path", task.path, f"task.kind={task.kind} {what}")
@@ -88,8 +105,9 @@ def _datasets(task: Task) -> None:
         for place, part in enumerate(task.parts()):
             check_place(f"task.datasets.{place}.path" if task.datasets else "task.path", part.path)
     check_endpoint("task.endpoint", task.endpoint)
-    remedy = "without answers only a function can judge: give task.reward"
-    require(task.answer_column is not None or task.reward is not None, "task.answer_column", None, remedy)
+    remedy = "without answers only a function can judge, task.reward, or a model, reward.path with reward.task_coef=0"
+    judged = task.answer_column is not None or task.reward is not None or not reward.task_coef
+    require(judged, "task.answer_column", None, remedy)
 
 
 def _unused(task: Task) -> None:

@@ -1,7 +1,8 @@
 """What is wrong, said to a user. Comes in: a finding, pydantic's or our own; goes out: a ConfigError with a remedy."""
 
+import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic_core import ErrorDetails
 
@@ -12,6 +13,15 @@ def require(holds: bool, key: str, value: object, remedy: str) -> None:
     """Raise ConfigError unless it `holds`."""
     if not holds:
         raise ConfigError(key, value, remedy)
+
+
+@contextlib.contextmanager
+def about(key: str) -> Iterator[None]:
+    """A ConfigError that is raised within is about `key`, whatever it usually is about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(key, error.value, error.remedy) from error
 
 
 def explain(detail: ErrorDetails, known: Sequence[str]) -> ConfigError:

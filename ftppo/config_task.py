@@ -1,5 +1,5 @@
-"""The sections task, judge and eval of the configuration. Comes in: keys; goes out: where prompts come from, what an
-answer is worth, who says so, and what is asked of prompts that training never sees.
+"""The sections task, judge, reward and eval of the configuration. Comes in: keys; goes out: where prompts come from,
+what an answer is worth, who says so, and what is asked of prompts that training never sees.
 """
 
 from typing import Any, Literal
@@ -72,6 +72,14 @@ class Judge(Section):
     start_s: float = Field(60.0, gt=0)  # until a process has imported the function
     memory_mb: int | None = Field(None, ge=64)  # address space of a process: asking for more raises MemoryError in it
     on_error: Literal["zero", "fail"] = "zero"  # an answer without a score counts 0, or ends the run
+
+
+class Reward(Section):
+    """A model on the training actors that says what whole answers are worth, beside the task or in its place."""
+
+    path: str | None = None  # folder or name of a Hugging Face sequence classifier with one label
+    coef: float = Field(1.0, gt=0)  # of what it says
+    task_coef: float = Field(1.0, ge=0)  # of what the task says; 0: the task is not asked
 
 
 class Eval(Section):

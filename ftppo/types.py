@@ -96,6 +96,13 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Rewards:
+    """What a reward model finds answers worth."""
+
+    values: Tensor  # [n] float32
+
+
+@dataclass(frozen=True)
 class Batch:
     """All an update needs, for the whole iteration, a mini-batch or a DP chunk of it.
 

@@ -32,8 +32,11 @@ def make_retrier(knobs: Checkpoint, slot: int) -> Retrier:
 def config_digest(config: Config) -> str:
     """A short name for what a checkpoint hangs on: where it is another, the run cannot go on from it.
 
-    Rates, batch sizes and the layout may change from one part of a run to the next; model, task and seed may not.
-    The folder of a pretrained model may move: what counts is its shape.
+    Rates, batch sizes and the layout may change from one part of a run to the next; seed, model, task and reward may
+    not. The folder of a pretrained model may move, and what counts is its shape; so may that of a reward model, and
+    what counts is how much it does.
     """
     shaping = config.model_dump_json(include={"seed", "model", "task"}, exclude={"model": {"path", "weights"}})
+    if config.reward.path is not None:
+        shaping += config.model_dump_json(include={"reward"}, exclude={"reward": {"path"}})
     return hashlib.sha256(shaping.encode()).hexdigest()[:16]

@@ -13,10 +13,11 @@ import torch
 
 from ftppo.driver.display import Display
 from ftppo.driver.iteration import Workshop
-from ftppo.driver.prompts import decode_answers, encode_prompts
+from ftppo.driver.prompts import assemble, decode_answers, encode_prompts
 from ftppo.driver.record import EvalMetrics, EvalSample
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.text import number
+from ftppo.driver.worth import worth
 from ftppo.tasks.build import Tasks
 from ftppo.types import DriverState, Prompt, RolloutRequest, RolloutResult
 
@@ -76,14 +77,14 @@ class Evaluation:
         shop = self.shop
         assert self._task is not None and shop.mesh is not None
         request = encode_prompts(prompts, samples, iteration, shop.tokenizer, shop.config.rollout)
+        num, sizes = len(request.lengths), shop.config.parallel
         request = replace(request, purpose="eval", temperature=temperature)
-        sizes = shop.config.parallel
-        result: RolloutResult = shop.mesh.call(
-            "rollout", rows=_filled_up(request, sizes.dp * sizes.cp), via="mesh_shared", phase="eval"
-        )
-        num = len(request.lengths)
+        request = _filled_up(request, sizes.dp * sizes.cp)
+        result: RolloutResult = shop.mesh.call("rollout", rows=request, via="mesh_shared", phase="eval")
         texts = decode_answers(result, shop.tokenizer)[:num]
-        scores = self._task.scores([(prompts[row // samples], text) for row, text in enumerate(texts)])
+        sequences = assemble(request, result, shop.tokenizer.pad_id, shop.config.rollout)
+        asked = [(prompts[row // samples], text) for row, text in enumerate(texts)]
+        scores = worth(asked, sequences, self._task, shop.config.reward, shop.mesh, "eval")
         return _Answers(texts, scores, float(result.lengths[:num].float().mean()))
 
     def _pass_at(self, scores: Sequence[float]) -> dict[int, float]:

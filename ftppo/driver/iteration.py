@@ -24,9 +24,10 @@ from ftppo.driver.mesh import Call, CallPhase, Mesh
 from ftppo.driver.minibatch import mini_batch
 from ftppo.driver.prompts import assemble, decode_answers, drawn_logprobs, encode_prompts, supervised_batch
 from ftppo.driver.record import IterationMetrics
+from ftppo.driver.worth import Drawn, worth
 from ftppo.tasks.base import Task
 from ftppo.tasks.tokenizer import Tokenizer
-from ftppo.types import Answers, Batch, DriverState, Prompt, RolloutResult, StepResult, StepSpec
+from ftppo.types import Answers, Batch, DriverState, RolloutResult, StepResult, StepSpec
 
 AHEAD = 1  # steps that wait at the actors behind the one under way, so that these never wait for the driver
 
@@ -60,6 +61,7 @@ class Iteration:
     shop: Workshop
     state: DriverState
     rounds: list[Answers] = field(default_factory=list)  # until there is a batch; several with algo.dynamic_rounds
+    drawn: Drawn | None = None  # a round that is not judged yet
     rewards: torch.Tensor | None = None  # [n] float32, of all that was drawn, from then on
     batch: Batch | None = None
     results: list[StepResult] = field(default_factory=list)
@@ -70,7 +72,10 @@ class Iteration:
         """Do what is left to do. Raises GenerationBroken."""
         while self.batch is None and not self._drawn_enough():
             with self._timed("rollout"):
-                self.rounds.append(self._rollout())
+                if self.drawn is None:
+                    self.drawn = self._rollout()
+                self.rounds.append(self._judge(self.drawn))
+                self.drawn = None
         if self.batch is None:
             with self._timed("score"):
                 self.batch = self._score()
@@ -90,20 +95,14 @@ class Iteration:
 
     def metrics(self) -> IterationMetrics:
         """Scalars of the finished iteration."""
-        last = self.shop.config.train.iterations * self.shop.num_steps
-        mean = {name: _mean(getattr(one, name) for one in self.results) for name in _MEANS}
-        seconds = sum(self.seconds.values())
         assert self.batch is not None
-        used = efficiency(
-            self.batch,
-            self.state.iteration,
-            self.seconds["update"],
-            self.shop.config,
-            self._mesh.roster.layout,
-            self.shop.tokenizer.vocab_size,
-        )
+        at, spent, config = self.state.iteration, self.seconds, self.shop.config
+        layout, vocab_size = self._mesh.roster.layout, self.shop.tokenizer.vocab_size
+        used = efficiency(self.batch, at, spent["update"], config, layout, vocab_size)
+        mean = {name: _mean(getattr(one, name) for one in self.results) for name in _MEANS}
+        last = config.train.iterations * self.shop.num_steps
         return IterationMetrics(
-            iteration=self.state.iteration,
+            iteration=at,
             step=self.state.step + len(self.results),
             reward_mean=self.stats["reward"],
             reward_std=self.stats["reward_std"],
@@ -112,12 +111,12 @@ class Iteration:
             rollout_kl=self.stats["rollout_kl"],
             kl_coef=self.state.kl_coef,
             response_length=self.stats["response_length"],
-            tokens_per_s=self.stats["tokens"] / max(seconds, 1e-9),
+            tokens_per_s=self.stats["tokens"] / max(sum(spent.values()), 1e-9),
             explained_variance=self.stats.get("explained_variance"),
-            lr=learning_rate(self._ppo_step(0), self.shop.config.train.policy_lr, last, self.shop.config.train),
-            rollout_s=self.seconds["rollout"],
-            score_s=self.seconds["score"],
-            update_s=self.seconds["update"],
+            lr=learning_rate(self._ppo_step(0), config.train.policy_lr, last, config.train),
+            rollout_s=spent["rollout"],
+            score_s=spent["score"],
+            update_s=spent["update"],
             **used,
             **mean,
         )
@@ -126,7 +125,7 @@ class Iteration:
         train = self.shop.config.train
         return enough(self.rounds, train.samples, train.prompts, self.shop.config.algo.dynamic_rounds)
 
-    def _rollout(self) -> Answers:
+    def _rollout(self) -> Drawn:
         """One more round: as many prompts as an iteration has."""
         shop, train = self.shop, self.shop.config.train
         prompts = [shop.task.prompt(self._cursor + index) for index in range(train.prompts)]
@@ -134,13 +133,14 @@ class Iteration:
         result: RolloutResult = self._mesh.call("rollout", rows=request, via="mesh_shared", phase="rollout")
         self.stats["tokens"] = self.stats.get("tokens", 0.0) + float(result.lengths.sum())
         sequences = assemble(request, result, shop.tokenizer.pad_id, shop.config.rollout)
-        return Answers(sequences, drawn_logprobs(result, sequences), self._judge(prompts, result))
+        texts = enumerate(decode_answers(result, shop.tokenizer))
+        asked = [(prompts[row // train.samples], text) for row, text in texts]
+        return Drawn(asked, sequences, drawn_logprobs(result, sequences))
 
-    def _judge(self, prompts: list[Prompt], result: RolloutResult) -> torch.Tensor:
-        samples = self.shop.config.train.samples
-        answers = decode_answers(result, self.shop.tokenizer)
-        asked = [(prompts[row // samples], text) for row, text in enumerate(answers)]
-        return torch.tensor(self.shop.task.scores(asked))
+    def _judge(self, drawn: Drawn) -> Answers:
+        shop = self.shop
+        rewards = worth(drawn.asked, drawn.sequences, shop.task, shop.config.reward, self._mesh, "score")
+        return Answers(drawn.sequences, drawn.logprobs, torch.tensor(rewards))
 
     def _score(self) -> Batch:
         train, algo = self.shop.config.train, self.shop.config.algo

@@ -11,8 +11,11 @@ from pathlib import Path
 from ftppo.checkpoint.huggingface import reader as huggingface
 from ftppo.checkpoint.stores import config_digest
 from ftppo.checkpoint.torchdist import reader as torchdist
+from ftppo.classifier import KEY as CLASSIFIER
+from ftppo.classifier import classifier_of
 from ftppo.clock import SystemClock
 from ftppo.config import Config
+from ftppo.config_errors import about
 from ftppo.driver.announce import announce
 from ftppo.driver.cluster import connect
 from ftppo.driver.datafiles import read_rows
@@ -26,6 +29,7 @@ from ftppo.driver.supervisor import Supervisor
 from ftppo.errors import ConfigError, FtppoError
 from ftppo.storage.url import preflight
 from ftppo.tasks.build import build_tasks, build_tokenizer
+from ftppo.tasks.pretrained import check_same_tokens
 
 FINISHED, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -38,10 +42,7 @@ def run(config: Config) -> int:
     tokenizer = build_tokenizer(config.task, config.model)
     tasks = build_tasks(config, tokenizer, functools.partial(read_rows, config))
     config = config.model_copy(update={"task": config.task.model_copy(update={"digest": tasks.digest})})
-    if config.model.weights is not None:
-        torchdist.check_weights(config, config.model.vocab or tokenizer.vocab_size)
-    elif config.model.path is not None:
-        huggingface.check_weights(config.model)
+    check_models(config, tokenizer.vocab_size)
     saver = Saver(config, clock)
     preflight(saver.store)
     resume = _wants_resume(config, saver)
@@ -96,6 +97,19 @@ def _with_absolute_urls(config: Config, folder: Path) -> Config:
 
 def _absolute(url: str) -> str:
     return url if "://" in url else str(Path(url).resolve())
+
+
+def check_models(config: Config, vocab_size: int) -> None:
+    """Raise ConfigError where a folder is not what the config takes it for. `vocab_size` is the tokenizer's."""
+    if config.model.weights is not None:
+        torchdist.check_weights(config, config.model.vocab or vocab_size)
+    elif config.model.path is not None:
+        huggingface.check_weights(config.model)
+    if config.reward.path is not None:
+        found = classifier_of(config.reward.path)
+        with about(CLASSIFIER):
+            huggingface.check_weights(found, classifies=True)
+        check_same_tokens(config.reward.path, config.model)
 
 
 def _wants_resume(config: Config, saver: Saver) -> bool:

@@ -1,15 +1,18 @@
 """The tokenizer that comes with a Hugging Face model. Comes in: text; goes out: ids, and the reverse.
 
 It is read from tokenizer.json by the tokenizers library. Special tokens in a text are read as such, as chat templates
-write them.
+write them. What reads the ids themselves, as a classifier does, must know them by the same ids.
 """
 
 from collections.abc import Iterable
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from ftppo import classifier
+from ftppo.config_errors import about
 from ftppo.config_model import Model
 from ftppo.errors import ConfigError
 from ftppo.pretrained import CONFIG, KEY, TOKENIZER, locate, read_json
@@ -23,13 +26,7 @@ class PretrainedTokenizer:
         """Raises ConfigError where the folder has no tokenizer.json, or one that does not go with the model."""
         assert model.path is not None and model.vocab is not None
         folder = locate(model.path, (*TOKENIZER, CONFIG))
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ConfigError(KEY, model.path, "has no tokenizer.json: add it (save_pretrained writes it)")
-        try:
-            self._backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises nothing more special
-            raise ConfigError(KEY, model.path, f"has a tokenizer.json that cannot be read: {error}") from error
+        self._backend = _read(folder, model.path)
         largest = max(self._backend.get_vocab().values())
         if largest >= model.vocab:
             raise ConfigError(KEY, model.path, f"its tokenizer has id {largest}, its model vocab_size={model.vocab}")
@@ -64,3 +61,26 @@ class PretrainedTokenizer:
         by_text = self._backend.token_to_id(text) if text is not None else None
         first = found[0] if isinstance(found, list) and found else found
         return by_text if by_text is not None else first if isinstance(first, int) else None
+
+
+def check_same_tokens(path: str, model: Model) -> None:
+    """Raise ConfigError unless every token of the tokenizer of `model` is one, by the same id, of the classifier's."""
+    assert model.path is not None
+    with about(classifier.KEY):
+        theirs = _read(locate(path, TOKENIZER), path).get_vocab()
+    ours = _read(locate(model.path, TOKENIZER), model.path).get_vocab()
+    wrong = sorted(token for token, number in ours.items() if theirs.get(token) != number)
+    if wrong:
+        remedy = f"{len(wrong)} tokens of model.path, {wrong[0]!r} first, are others here: take a classifier of its kin"
+        raise ConfigError(classifier.KEY, path, remedy)
+
+
+def _read(folder: Path, path: str) -> Backend:
+    """The tokenizer in `folder`, which is that of `path`. Raises ConfigError."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ConfigError(KEY, path, "has no tokenizer.json: add it (save_pretrained writes it)")
+    try:
+        return Backend.from_file(str(file))
+    except Exception as error:  # the library raises nothing more special
+        raise ConfigError(KEY, path, f"has a tokenizer.json that cannot be read: {error}") from error

@@ -16,7 +16,17 @@ from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.config import Config
 from ftppo.plan.packing import Pack, packs_of
 from ftppo.plan.topology import Layout
-from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec, lengths_of
+from ftppo.types import (
+    Batch,
+    Rewards,
+    RolloutRequest,
+    RolloutResult,
+    Scores,
+    Sequences,
+    StepResult,
+    StepSpec,
+    lengths_of,
+)
 from ftppo.worker import update
 from ftppo.worker.beacon import Progress
 from ftppo.worker.device import Device
@@ -25,10 +35,10 @@ from ftppo.worker.fingerprint import fingerprint, flip_if_asked
 from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
-from ftppo.worker.model import Learner, build_learner, build_model, forget_broken_forward
+from ftppo.worker.model import Learner, forget_broken_forward
 from ftppo.worker.optimize import OUT_OF_TURN, Move, agree, move, result_of, zero_gradients
 from ftppo.worker.owned import owned_of
-from ftppo.worker.pretrained import begin
+from ftppo.worker.roles import BEGUN, begin, build_models, modules_of
 from ftppo.worker.rollout import generate
 from ftppo.worker.state import Part, copy_weights, digest, gather_weights, learner_parts, model_parts
 
@@ -46,7 +56,7 @@ class Engine:
         self.groups = Groups()
         self.slot = -1
         self.version = 0  # of the weights
-        self.models: dict[str, Any] = {}  # "policy", "critic": Learner; "reference": GPTModel where one is needed
+        self.models: dict[str, Any] = {}  # by role: see ftppo/worker/roles.py
         self.parts: list[Part] = []
         self.memory = memory
         device.prepare(config.cluster.threads_per_actor)
@@ -60,14 +70,7 @@ class Engine:
         self.layout, self.slot = layout, slot
         self.models, self.parts = {}, []
         self.groups.create_alone(self.layout, slot)
-        roles = ("policy", "critic") if self.config.algo.needs_critic else ("policy",)
-        drawn = {role: self._new_model(role) for role in roles}
-        self.models = {
-            role: build_learner(role, model, self.config, self.device, self.progress.tick)
-            for role, model in drawn.items()
-        }
-        if self.config.algo.needs_reference:
-            self.models["reference"] = self._new_model("reference").requires_grad_(False)
+        self.models = build_models(self.config, self.device, self.vocab_size, self.seq, self.progress.tick)
         self.parts = self._collect_parts()
         self._reload_main_weights()
         frozen = [part for part in self.parts if part.piece.key.startswith("reference.")]
@@ -88,8 +91,8 @@ class Engine:
     def release(self) -> int:
         """Let go of the world, whatever its state. Returns how many of its groups stay alive: 0 unless some leak."""
         self.progress.enter("idle")
-        for name in self.models:
-            forget_broken_forward(self._module(name))
+        for module in modules_of(self.models).values():
+            forget_broken_forward(module)
         return self.groups.release(self.models)
 
     @property
@@ -112,11 +115,16 @@ class Engine:
         self.policy.module.train()
         return result
 
+    def reward(self, sequences: Sequences) -> Rewards | None:
+        """What the reward model says of a DP chunk's answers; None but on the last pipeline stage."""
+        self.progress.enter("score")
+        return update.rewards_of(self.models["reward"], sequences, self._packs(sequences), self.progress.tick)
+
     def score(self, sequences: Sequences) -> Scores | None:
         """Log-probabilities, those of the reference and values of a DP chunk; None but on the last pipeline stage."""
         self.progress.enter("score")
-        modules = {name: self._module(name) for name in self.models}
-        return update.scores_of(modules, sequences, self._packs(sequences), self.config, self.progress.tick)
+        models = modules_of(self.models)
+        return update.scores_of(models, sequences, self._packs(sequences), self.config, self.progress.tick)
 
     def warmup_step(self, spec: StepSpec, batch: Batch) -> StepResult:
         """One supervised step of the policy on given answers."""
@@ -134,9 +142,9 @@ class Engine:
     def begin_ppo(self, version: int) -> None:
         """Between warm-up and PPO: the reference freezes, the critic takes the policy's trunk, optimizers restart."""
         self.durable.settle()
-        for name in self.models:
-            if name != "policy":
-                copy_weights(self.policy.module, self._module(name))
+        for role, module in modules_of(self.models, BEGUN).items():
+            if role != "policy":
+                copy_weights(self.policy.module, module)
         self._restart_optimizers()
         self.snapshot(version)
 
@@ -230,8 +238,8 @@ class Engine:
     def reset(self) -> None:
         """Back to the weights drawn at the start, for a fault before the first checkpoint."""
         self.durable.settle()
-        for name in self.models:
-            self._draw(name, self._module(name))
+        for role, module in modules_of(self.models, BEGUN).items():
+            begin(module, role, self.config)
         self._restart_optimizers()
 
     def _restart_optimizers(self) -> None:
@@ -255,20 +263,6 @@ class Engine:
             self.progress.tick()
             flip_if_asked(self.progress, self.policy.module)
             self.memory.take(version, every)
-
-    def _new_model(self, name: str) -> Any:
-        model = build_model(self.config, self.device, self.vocab_size, self.seq, scalar_head=name == "critic")
-        self._draw(name, model)
-        return model
-
-    def _draw(self, name: str, model: Any) -> None:
-        # The reference starts as the policy does.
-        role = "critic" if name == "critic" else "policy"
-        begin(model, role, self.config)
-
-    def _module(self, name: str) -> Any:
-        model = self.models[name]
-        return model.module if isinstance(model, Learner) else model
 
     def _collect_parts(self) -> list[Part]:
         writes = self.slot == 0

@@ -91,7 +91,7 @@ def transformer_config(config: Config, device: Device) -> TransformerConfig:
 
 
 def build_model(config: Config, device: Device, vocab_size: int, seq: int, scalar_head: bool = False) -> GPTModel:
-    """This rank's part of the policy, or with `scalar_head` of the critic. Weights are left as they come.
+    """This rank's part of a model, with `scalar_head` of a critic or classifier. Weights are left as they come.
 
     Tokens from the model's attribute `num_tokens` up to `vocab_size` only pad the vocabulary: no output names one.
     """
@@ -178,7 +178,7 @@ def forget_broken_forward(model: GPTModel) -> None:
 
 
 class ScalarHead(torch.nn.Module):
-    """The critic's output: hidden [s (/ tp), b, hidden] -> values [s, b, 1] in float32, whole on every TP rank."""
+    """The output of critic or classifier: hidden [s (/ tp), b, hidden] -> [s, b, 1] float32, whole on every TP rank."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

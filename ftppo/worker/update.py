@@ -16,7 +16,7 @@ from ftppo.algo.kl import kl_per_token
 from ftppo.algo.losses import policy_loss, token_weights, value_loss
 from ftppo.config import Config
 from ftppo.plan.packing import Pack, even
-from ftppo.types import Batch, Scores, Sequences
+from ftppo.types import Batch, Rewards, Scores, Sequences, lengths_of
 from ftppo.worker.attention import unzigzag, zigzag
 from ftppo.worker.logits import token_logprobs
 from ftppo.worker.model import Learner
@@ -67,20 +67,20 @@ def forward_scores(
             return out.squeeze(-1)
         return token_logprobs(out, part["targets"], config.rollout.temperature)[0]
 
-    def loss_of(part: Shifted) -> LossFunc:
-        return lambda out: (out.new_zeros(()), _one(out), {"out": outputs(out, part).detach()})
+    found = _forward(model, sequences, rows, packs, outputs)
+    return None if found is None else torch.roll(found, 1, dims=1) * sequences.response
 
-    model.eval()
-    with torch.no_grad():
-        store = _run(model, sequences.tokens, rows, packs, loss_of, forward_only=True)
-    model.train()
-    if not parallel_state.is_pipeline_last_stage():
+
+def rewards_of(model: torch.nn.Module, sequences: Sequences, packs: Sequence[Pack], tick: Tick) -> Rewards | None:
+    """What the classifier `model` says at the last token of each answer of this DP chunk.
+
+    Returned on the last pipeline stage; None on others.
+    """
+    found = _forward(model, sequences, {}, packs, lambda out, _: out.squeeze(-1), tick)
+    if found is None:
         return None
-    whole = torch.zeros_like(sequences.response)
-    for pack, item in zip(packs, store, strict=True):
-        found = torch.roll(_gather_sequence(item["out"].float()), 1, dims=1)
-        whole[list(pack.rows), : pack.width] = found.cpu()
-    return whole * sequences.response
+    last = torch.tensor(lengths_of(sequences.response))[:, None] - 1
+    return Rewards(found.gather(1, last).squeeze(1))
 
 
 def gradients(
@@ -174,6 +174,31 @@ def rehearse(learners: Sequence[Learner], seq: int, config: Config, tick: Tick) 
 
 def _weights(batch: Batch, config: Config) -> Tensor:
     return token_weights(batch.response, batch.num_tokens, batch.num_sequences, config.algo.aggregate)
+
+
+def _forward(
+    model: torch.nn.Module,
+    sequences: Sequences,
+    rows: Shifted,
+    packs: Sequence[Pack],
+    outputs: Callable[[Tensor, Shifted], Tensor],
+    tick: Tick | None = None,
+) -> Tensor | None:
+    """A number [n, seq] float32 at each token, `outputs` of what the model gives there; None but on the last stage."""
+
+    def loss_of(part: Shifted) -> LossFunc:
+        return lambda out: (out.new_zeros(()), _one(out), {"out": outputs(out, part).detach()})
+
+    model.eval()
+    with torch.no_grad():
+        store = _run(model, sequences.tokens, rows, packs, loss_of, forward_only=True, tick=tick)
+    model.train()
+    if not parallel_state.is_pipeline_last_stage():
+        return None
+    whole = torch.zeros_like(sequences.response)
+    for pack, item in zip(packs, store, strict=True):
+        whole[list(pack.rows), : pack.width] = _gather_sequence(item["out"].float()).cpu()
+    return whole
 
 
 def _run(

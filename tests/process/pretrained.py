@@ -12,7 +12,7 @@ from ftppo.plan.packing import even
 from ftppo.plan.topology import Layout
 from ftppo.pretrained import with_shape
 from ftppo.worker import update
-from ftppo.worker.pretrained import begin
+from ftppo.worker.roles import begin
 from ftppo.worker.update import Shifted
 from tests.process import case
 from tests.process.calls import Context
@@ -38,10 +38,24 @@ FAMILIES: dict[str, dict[str, Any]] = {  # 70 tokens: padded; heads larger than 
 
 def make(family: str, folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
     """A random model of transformers, saved to `folder` in several files."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    return _saved(AutoModelForCausalLM, family, folder, dtype, changes)
+
+
+def make_classifier(family: str, folder: Path, **changes: Any) -> Any:
+    """The same with one label, of a shape of its own: `model(tokens).logits` are [n, 1]."""
+    from transformers import AutoModelForSequenceClassification
+
+    own = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 4, "num_labels": 1}
+    return _saved(AutoModelForSequenceClassification, family, folder, torch.float32, own | changes)
+
+
+def _saved(kind: Any, family: str, folder: Path, dtype: torch.dtype, changes: dict[str, Any]) -> Any:
+    from transformers import AutoConfig
 
     config = AutoConfig.for_model(family, **(SHAPE | FAMILIES[family] | changes))
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = kind.from_config(config, dtype=torch.float32).eval()
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -20,6 +20,7 @@ from ftppo.worker.device import make_device
 from ftppo.worker.engine import Engine
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
+from ftppo.worker.roles import build_role
 from tests.process.calls import TIMEOUT_S, Context
 from tests.process.mesh import Mesh
 
@@ -102,7 +103,7 @@ def build_policy(context: Context, slot: int, config: Config, vocab_size: int, e
     engine = Engine(config, make_device(config, "cpu"), vocab_size, eos, Memory("token", "127.0.0.1", TIMEOUT_S))
     engine.layout, engine.slot = Layout(pp=2), slot
     engine.groups.create_alone(engine.layout, slot)
-    policy: Any = SimpleNamespace(module=engine._new_model("policy"))
+    policy: Any = SimpleNamespace(module=build_role("policy", config, engine.device, vocab_size, engine.seq))
     engine.models = {"policy": policy}
     engine.release()
     context["engine"] = engine

@@ -11,7 +11,7 @@ from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.config import Config, Parallel
 from ftppo.driver.dispatch import MeshDispatch, PassThroughDispatch
 from ftppo.plan.topology import Layout, buddies
-from ftppo.types import Batch, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
+from ftppo.types import Batch, Rewards, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
 from ftppo.worker.meeting import Rendezvous
 from tests.process import calls
 from tests.process.mesh import Mesh
@@ -83,6 +83,10 @@ class World:
     def score(self, sequences: Sequences) -> Scores:
         scores: Scores = self._merged("score", rows=sequences, via=BY_DATA)
         return scores
+
+    def reward(self, sequences: Sequences) -> Rewards:
+        rewards: Rewards = self._merged("reward", rows=sequences, via=BY_DATA)
+        return rewards
 
     def step(self, spec: StepSpec, batch: Batch) -> StepResult:
         """An optimizer step; its scalars, which all collectors must agree on."""

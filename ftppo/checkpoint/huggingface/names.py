@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ftppo.config_model import Model
 
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
+SCORE = "score.weight"  # Hugging Face's name of a classifier's output, where a language model has "lm_head.weight"
 _LAYERS = "decoder.layers."
 
 
@@ -34,14 +35,19 @@ def stacks_layers(key: str) -> bool:
     return key.startswith(_LAYERS)
 
 
-def strips(model: Model, vocab: int) -> list[Strip]:
-    """All weights of `model` with `vocab` tokens, as a forward pass meets them; those of one tensor of ours adjoin."""
+def strips(model: Model, vocab: int, classifies: bool = False) -> list[Strip]:
+    """All weights of `model` with `vocab` tokens, as a forward pass meets them; those of one tensor of ours adjoin.
+
+    One that `classifies` gives a number instead of tokens.
+    """
     hidden = (model.hidden,)
     found = [Strip(EMBEDDING, None, 0, "model.embed_tokens.weight", 0, vocab, hidden)]
     for layer in range(model.layers):
         found += _layer(model, layer)
     found.append(Strip("decoder.final_layernorm.weight", None, 0, "model.norm.weight", 0, model.hidden, ()))
-    if not model.tie_embeddings:
+    if classifies:
+        found.append(Strip(OUTPUT, None, 0, SCORE, 0, 1, hidden))
+    elif not model.tie_embeddings:
         found.append(Strip(OUTPUT, None, 0, "lm_head.weight", 0, vocab, hidden))
     return found
 

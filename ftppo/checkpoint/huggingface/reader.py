@@ -23,10 +23,10 @@ _DTYPES = ("F64", "F32", "F16", "BF16")
 _NEEDLESS = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")  # computed, and once stored
 
 
-def check_weights(model: Model) -> None:
+def check_weights(model: Model, classifies: bool = False) -> None:
     """Raise ConfigError unless `model.path` holds exactly the weights of `model`. Reads no weights, headers alone."""
     assert model.path is not None and model.vocab is not None
-    wanted = shapes(strips(model, model.vocab))
+    wanted = shapes(strips(model, model.vocab, classifies))
     with _Files(locate(model.path, WEIGHTS)) as files:
         for name, size in wanted.items():
             files.part(name, size)
@@ -37,13 +37,13 @@ def check_weights(model: Model) -> None:
         raise ConfigError(KEY, model.path, remedy)
 
 
-def read_weights(pieces: Iterable[Piece], model: Model) -> int:
+def read_weights(pieces: Iterable[Piece], model: Model, classifies: bool = False) -> int:
     """Fill `pieces` of `model` from `model.path`, converted to their dtype. Returns the bytes that were fetched.
 
     Rows of a padded vocabulary become 0. Raises ConfigError where the folder lacks what a piece needs.
     """
     assert model.path is not None and model.vocab is not None
-    found = strips(model, model.vocab)
+    found = strips(model, model.vocab, classifies)
     places: dict[tuple[str, int | None], list[Strip]] = {}
     for strip in found:
         places.setdefault((strip.key, strip.layer), []).append(strip)

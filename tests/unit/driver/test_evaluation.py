@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ftppo.config import Config
+from ftppo.config import Config, Reward
 from ftppo.driver.display import PlainDisplay
 from ftppo.driver.evaluation import Evaluation, pass_at
 from ftppo.driver.history import read_history
@@ -19,7 +19,7 @@ from ftppo.driver.runfiles import SAMPLES, RunFiles
 from ftppo.tasks.base import Later
 from ftppo.tasks.build import Tasks
 from ftppo.types import DriverState
-from tests.unit.driver.workbench import STATE, TOKENIZER, TRAIN, Counting, FakeMesh, give_mesh, workshop
+from tests.unit.driver.workbench import STATE, TOKENIZER, TRAIN, Counting, FakeMesh, give_mesh, value_of, workshop
 
 FIRST = 300  # prompt from which on they are held out
 
@@ -84,6 +84,20 @@ def test_greedy_and_drawn_answers_to_the_held_out_prompts(files: RunFiles, tmp_p
     assert metrics.reward_mean > FIRST
     assert metrics.sample_reward_mean == pytest.approx(sum(row["reward"] for row in samples[3:]) / 6)
     assert metrics.pass_at == {1: 1.0, 2: 1.0}
+
+
+def test_a_reward_model_judges_too(files: RunFiles, tmp_path: Path) -> None:
+    evaluation, _ = evaluating(files, tmp_path)
+    evaluation.run(at(0))
+    shop = evaluation.shop
+    shop.config = shop.config.model_copy(update={"reward": Reward(path="/classifier", coef=10.0)})
+    mesh = give_mesh(shop)
+    evaluation.run(at(2))
+    rollout, judged = mesh.calls
+    assert (judged.method, judged.phase, len(judged.rows.tokens)) == ("reward", "eval", len(rollout.rows.lengths))
+    rewards = [row["reward"] for row in read_lines(files.folder / SAMPLES)]
+    model = value_of(judged.rows).tolist()[:3]
+    assert rewards[3:] == pytest.approx([task + 10.0 * one for task, one in zip(rewards[:3], model, strict=True)])
 
 
 def test_no_prompt_is_asked_twice(files: RunFiles, tmp_path: Path) -> None:

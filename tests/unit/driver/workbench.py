@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from ftppo.clock import FakeClock
-from ftppo.config import Algo, Config, Rollout, Train
+from ftppo.config import Algo, Config, Reward, Rollout, Train
 from ftppo.driver.iteration import Iteration, Workshop
 from ftppo.driver.mesh import GenerationBroken
 from ftppo.plan.roster import Roster
@@ -18,6 +18,7 @@ from ftppo.types import (
     Batch,
     DriverState,
     Prompt,
+    Rewards,
     RolloutRequest,
     RolloutResult,
     Scores,
@@ -117,6 +118,10 @@ class FakeMesh:
         tokens = request.sample[:, None] % 200 + torch.arange(4)  # tells the samples apart
         return RolloutResult(tokens, 1 + request.sample % 4, torch.full((num, 4), -1.0))
 
+    def _reward(self, sequences: Sequences) -> Rewards:
+        self.clock.advance(SCORE_S)
+        return Rewards(value_of(sequences))
+
     def _score(self, sequences: Sequences) -> Scores:
         self.clock.advance(SCORE_S)
         mask = sequences.response
@@ -129,10 +134,15 @@ class FakeMesh:
     _warmup_step = _ppo_step
 
 
+def value_of(sequences: Sequences) -> torch.Tensor:
+    """What the mesh's reward model says: [n] float32."""
+    return (sequences.tokens * sequences.response).sum(dim=1) / 100
+
+
 def workshop(
-    seed: int = 3, train: Train = TRAIN, algo: Algo | None = None
+    seed: int = 3, train: Train = TRAIN, algo: Algo | None = None, reward: Reward | None = None
 ) -> tuple[Workshop, list[tuple[StepSpec, Any]]]:
-    config = Config(seed=seed, train=train, rollout=ROLLOUT, algo=algo or Algo())
+    config = Config(seed=seed, train=train, rollout=ROLLOUT, algo=algo or Algo(), reward=reward or Reward())
     steps: list[tuple[StepSpec, Any]] = []
     clock = FakeClock()
     shop = Workshop(

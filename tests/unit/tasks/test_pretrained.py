@@ -6,7 +6,7 @@ from typing import Any
 
 from ftppo.config import Model, Task
 from ftppo.tasks.build import build_tokenizer
-from ftppo.tasks.pretrained import PretrainedTokenizer
+from ftppo.tasks.pretrained import PretrainedTokenizer, check_same_tokens
 from tests.byte_tokenizer import NAMED, save_tokenizer
 from tests.refusal import remedy_of
 
@@ -59,3 +59,20 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 def refused(model: Model) -> str:
     return remedy_of(lambda: PretrainedTokenizer(model), "model.path")
+
+
+def test_a_classifier_must_read_every_token_as_the_policy_means_it(tmp_path: Path) -> None:
+    model, other = save(tmp_path), tmp_path / "classifier"
+    other.mkdir()
+    save_tokenizer(other)
+    check_same_tokens(str(other), model)
+    content = json.loads((other / "tokenizer.json").read_text())
+    content["added_tokens"].append(content["added_tokens"][-1] | {"id": 259, "content": "<more>"})
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    check_same_tokens(str(other), model)  # what it knows besides is never asked of it
+    vocab = content["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    assert "2 tokens of model.path, 'a' first" in remedy_of(lambda: check_same_tokens(str(other), model), "reward.path")
+    (other / "tokenizer.json").unlink()
+    assert "has no tokenizer.json" in remedy_of(lambda: check_same_tokens(str(other), model), "reward.path")

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ftppo.checkpoint.huggingface.names import EMBEDDING, Strip, shapes, stacks_layers, strips
+from ftppo.checkpoint.huggingface.names import EMBEDDING, OUTPUT, SCORE, Strip, shapes, stacks_layers, strips
 from ftppo.checkpoint.huggingface.reader import check_weights, read_weights
 from ftppo.checkpoint.pieces import Piece
 from ftppo.config import Model
@@ -124,6 +124,20 @@ def test_what_is_computed_or_tied_may_be_stored_besides(model: Model, tmp_path: 
     save(weights(model) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(2)}, tmp_path)
     check_weights(model)
     check_weights(tied)
+
+
+def test_a_classifier_has_one_row_where_a_language_model_has_its_output(model: Model, tmp_path: Path) -> None:
+    assert f"lacks {SCORE}" in remedy_of(lambda: check_weights(model, classifies=True), "model.path")
+    tensors = weights(model)
+    del tensors["lm_head.weight"]
+    score = torch.arange(16, dtype=torch.float32).view(1, 16)
+    save(tensors | {SCORE: score}, tmp_path)
+    check_weights(model, classifies=True)
+    piece = Piece(OUTPUT, (1, 16), (0, 4), torch.zeros(1, 12))
+    assert read_weights([piece], model, classifies=True) == 12 * 4
+    assert torch.equal(piece.tensor, score[:, 4:])
+    save(tensors | {SCORE: score.expand(2, 16).contiguous()}, tmp_path)
+    assert "(2, 16), not (1, 16)" in remedy_of(lambda: check_weights(model, classifies=True), "model.path")
 
 
 def test_a_file_cut_short_is_refused(model: Model, tmp_path: Path) -> None:
