@@ -21,9 +21,10 @@ from ftppo.clock import SystemClock
 from ftppo.config import Config, Fault
 from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
 from ftppo.plan.topology import Layout
-from ftppo.types import Beacon, StepResult, StepSpec
+from ftppo.types import Beacon, StepResult, StepSpec, Work
 from ftppo.worker.lease import Lease, Terms
 from ftppo.worker.meeting import Rendezvous
+from ftppo.worker.whereabouts import Whereabouts, end_process
 
 ORPHANS_S, RESULTS_KEPT = 5.0, 256  # for other orphans to say that they are; of steps, as a rule an iteration's
 
@@ -45,17 +46,7 @@ class Reply:
     delivered: int | None  # the newest version of this slot's state that its buddy is known to hold
     leaving: bool  # whether this actor was told to go
     idle: bool  # whether nothing of a checkpoint is being written here
-
-
-@dataclass(frozen=True)
-class Whereabouts:
-    """Where an actor runs."""
-
-    node: str
-    host: str  # address that other actors reach it under
-    device: int  # number of its GPU on that node; on a CPU its process id
-    pid: int
-    started: float  # seconds since the epoch: with the id it names a process for good
+    work: Work | None = None  # of an optimizer step
 
 
 @dataclass(frozen=True)
@@ -221,7 +212,7 @@ class TrainActor:
             self.engine.progress.on_move = _nothing
             self.busy = False
         engine, sent = self.engine, result if stamp.wanted else None
-        return Reply(sent, engine.memory.delivered, self.leaving, engine.durable.idle)
+        return Reply(sent, engine.memory.delivered, self.leaving, engine.durable.idle, engine.pace.take())
 
     def _remember(self, result: Any, spec: Any = None, *_: Any) -> None:
         if isinstance(result, StepResult) and isinstance(spec, StepSpec) and (spec.final or not result.skipped):
@@ -257,16 +248,6 @@ def _end_orphan() -> None:
         if all(ray.get(asked, timeout=ORPHANS_S)):
             ray.util.remove_placement_group(ray.util.get_current_placement_group())
     os._exit(0)
-
-
-def end_process(place: Whereabouts) -> None:
-    """Kill the process at `place`, on this node, and its children; nothing happens where it is gone already."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(place.pid)
-        if process.create_time() == place.started:
-            for one in (*process.children(recursive=True), process):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
 
 
 def send_tensors_as_arrays() -> None:

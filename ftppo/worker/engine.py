@@ -26,8 +26,9 @@ from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
 from ftppo.worker.model import Learner, build_learner, build_model, forget_broken_forward
-from ftppo.worker.optimize import OUT_OF_TURN, Move, agree, move, result_of, zero_gradients
+from ftppo.worker.optimize import OUT_OF_TURN, Move, agree, move, poison_if_asked, result_of, zero_gradients
 from ftppo.worker.owned import owned_of
+from ftppo.worker.pace import Pace
 from ftppo.worker.pretrained import begin
 from ftppo.worker.rollout import generate
 from ftppo.worker.state import Part, copy_weights, digest, gather_weights, learner_parts, model_parts
@@ -43,6 +44,7 @@ class Engine:
         self.layout = Layout()
         self.seq = config.rollout.max_prompt + config.rollout.max_response
         self.progress = Progress()
+        self.pace = Pace(device)
         self.groups = Groups()
         self.slot = -1
         self.version = 0  # of the weights
@@ -63,7 +65,7 @@ class Engine:
         roles = ("policy", "critic") if self.config.algo.needs_critic else ("policy",)
         drawn = {role: self._new_model(role) for role in roles}
         self.models = {
-            role: build_learner(role, model, self.config, self.device, self.progress.tick)
+            role: build_learner(role, model, self.config, self.device, self.pace.watching(self.progress.tick))
             for role, model in drawn.items()
         }
         if self.config.algo.needs_reference:
@@ -123,7 +125,7 @@ class Engine:
         self.progress.enter("update", spec.step)
         zero_gradients(self.policy)
         sums = update.supervised_gradients(self.policy, batch, self._packs(batch), self.progress.tick)
-        self._poison_if_asked()
+        poison_if_asked(self.progress, self.policy.module)
         norms, means = agree([self.policy], sums)
         moved = self._move((self.policy, norms[0], spec.policy_lr))
         self.version = spec.version
@@ -154,10 +156,11 @@ class Engine:
             zero_gradients(learner)
         sums = [
             update.gradients(learner, batch, spec.kl_coef, packs, self.config, self.progress.tick)
-            for learner in learners
+            for learner in self.pace.over(learners)
         ]
-        self._poison_if_asked()
+        poison_if_asked(self.progress, self.policy.module)
         norms, means = agree(learners, torch.cat(sums))
+        self.pace.end(packs)
         moved = self._move(*zip(learners, norms, (spec.policy_lr, spec.critic_lr), strict=False))
         if moved or spec.final:
             self.version = spec.version
@@ -281,11 +284,6 @@ class Engine:
         if train.micro_tokens is None:
             return even(len(given.tokens), train.micro_batch, self.seq)
         return by_length(lengths_of(given.response), train.micro_tokens, self.config.length_unit, at_least)
-
-    def _poison_if_asked(self) -> None:
-        if self.progress.poisoned:
-            self.progress.poisoned = False
-            next(self.policy.module.parameters()).main_grad.fill_(math.nan)
 
     def _move(self, *moves: Move) -> bool:
         if not all(math.isfinite(norm) for _, norm, _ in moves):

@@ -4,10 +4,11 @@ import contextlib
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-from tests.sandbox import Sandbox, free_ports
+from tests.sandbox import ROOT, Sandbox, free_ports
 
 UP_S, DOWN_S = 120.0, 60.0
 POLL_S = 0.2
@@ -28,6 +29,11 @@ class Nodes:
     def add(self) -> None:
         """One more node."""
         self._start(f"--address={self.address}", "--num-cpus=2")
+
+    def drain(self, place: int) -> None:
+        """Give notice to the node at this place in the order of slots."""
+        command = [sys.executable, "-m", "tests.faults.drain", self.address, str(place)]
+        subprocess.run(command, cwd=ROOT, env=self._environment, check=True, timeout=DOWN_S)
 
     def _start(self, *arguments: str) -> None:
         log = self._folder / f"node-{self._num}.log"

@@ -1,4 +1,4 @@
-"""A cluster of several nodes loses one in the middle of a step."""
+"""A cluster of several nodes loses one in the middle of a step, or is told that one is about to go; another comes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,6 +15,9 @@ from tests.sandbox import Sandbox
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LOST = [Fault(iteration=2, phase="update.backward", slot=2, kind="kill_node")]
+# Iterations that take their time, so that nodes and standbys can come and go meanwhile.
+SLOWLY = [Fault(iteration=number, phase="rollout", slot=0, kind="slow", seconds=2.0) for number in range(3, 14)]
+KNOBS = ("cluster.cpus_per_actor=1", "cluster.standby=2")
 
 
 @pytest.fixture
@@ -28,15 +31,37 @@ def nodes(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -> Iter
     sandbox.forget_files()  # a node that was killed leaves its sockets
 
 
-def test_standbys_on_another_node_take_over(
+def test_standbys_on_another_node_take_over_and_a_new_node_gets_new_ones(
     sandbox: Sandbox, environment: dict[str, str], nodes: Nodes, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    knobs = (f"cluster.address={nodes.address}", "cluster.cpus_per_actor=1", "cluster.standby=2", faults(LOST))
-    with Program(sandbox, tmp_path, *RECIPES["dp2tp2"], *knobs, environment=environment) as program:
+    command = (*RECIPES["dp2tp2"], f"cluster.address={nodes.address}", *KNOBS, faults(LOST + SLOWLY))
+    with Program(sandbox, tmp_path, *command, environment=environment) as program:
         program.wait_until(lambda: program.has("recovered"), "recovered")
+        before = program.reasons("standby_ready")
+        nodes.add()
+        program.wait_until(lambda: len(program.reasons("standby_ready")) == len(before) + 2, "two new standbys")
         done = program.wait()
     assert done.status == 0, done.output
     (recovery,) = done.summary.recoveries
     assert (recovery.slots, recovery.source, recovery.lost_steps) == ((2, 3), "peer", 0)
     assert recovery.cause.startswith("node_lost: slot 2")
+    last_iteration = [line for line in done.output.splitlines() if line.startswith("[")][-1]
+    assert "standbys 2/2" in last_iteration
+    assert done.summary.state_digest == undisturbed("dp2tp2").summary.state_digest
+
+
+def test_slots_leave_a_node_that_is_about_to_go(
+    sandbox: Sandbox, environment: dict[str, str], nodes: Nodes, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    command = (*RECIPES["dp2tp2"], f"cluster.address={nodes.address}", *KNOBS, faults(SLOWLY))
+    with Program(sandbox, tmp_path, *command, environment=environment) as program:
+        program.wait_until(lambda: len(program.reasons("standby_ready")) == 2, "two standbys")
+        nodes.drain(place=1)
+        done = program.wait()
+    assert done.status == 0, done.output
+    (recovery,) = done.summary.recoveries
+    assert (recovery.slots, recovery.source, recovery.lost_steps) == ((2, 3), "peer", 0)
+    assert recovery.cause.startswith("preempted: slot 2 (dp 1, tp 0): told to leave: its node is about to go")
+    (said,) = done.reasons("node_draining")
+    assert said.endswith("is about to go, with slots 2, 3")
     assert done.summary.state_digest == undisturbed("dp2tp2").summary.state_digest
