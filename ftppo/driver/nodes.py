@@ -9,7 +9,7 @@ from ray._private.state import state as _ray_state
 
 from ftppo.clock import Clock
 
-ASK_S = 1.0  # between two questions: one takes about half a millisecond
+ASK_S = 1.0  # between two questions, of some tenths of a millisecond each
 
 
 def _ask_ray() -> dict[str, int]:
