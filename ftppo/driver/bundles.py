@@ -21,10 +21,6 @@ class Bundles:
         if node is not None:
             self._last_node[bundle] = node
 
-    def drop(self, bundle: int) -> None:
-        """Never use a free bundle again: the next actor there would have the same device."""
-        self.free.remove(bundle)
-
     def rest(self) -> None:
         """What was started came to nothing, as on a node that is gone: the next is started some time later."""
         self._not_before = self._clock.monotonic() + AGAIN_S

@@ -157,10 +157,7 @@ class Pool:
                 self.warm.append(warming.name)
                 ended.append((warming.name, None))
             except Exception as error:  # whatever ended it, this actor is of no use
-                bundle = self.members[warming.name].bundle
-                self.retire(warming.name)
-                if isinstance(getattr(error, "cause", None), DeviceFault):
-                    self._bundles.drop(bundle)
+                self.retire(warming.name, for_good=isinstance(getattr(error, "cause", None), DeviceFault))
                 self._bundles.rest()
                 ended.append((warming.name, error))
         return ended
@@ -215,14 +212,18 @@ class Pool:
         order = [fits[slot] if slot in fits else left.pop() for slot in lost if slot in fits or left]
         return order + left
 
-    def retire(self, name: str) -> None:
-        """End an actor, whatever its state: stopped, hung or dead already. Its bundle comes free."""
+    def retire(self, name: str, for_good: bool = False) -> None:
+        """End an actor, whatever its state: stopped, hung or dead already.
+
+        Its bundle comes free, unless it is `for_good`: the next actor there would have the same device.
+        """
         member = self.members.pop(name, None)
         if name in self.warm:
             self.warm.remove(name)
         if member is None:
             return
-        self._bundles.give(member.bundle, member.place.node if member.place is not None else None)
+        if not for_good:
+            self._bundles.give(member.bundle, member.place.node if member.place is not None else None)
         ray.kill(member.handle, no_restart=True)
         self._end_process(member)
 

@@ -8,6 +8,7 @@ from ftppo.driver.announce import announce
 from ftppo.driver.display import Display
 from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
+from ftppo.driver.trials import StandbyTrials
 from ftppo.plan.recovery import dp_within_reach
 from ftppo.plan.roster import Roster
 
@@ -18,6 +19,7 @@ class Standbys:
     def __init__(self, pool: Pool, files: RunFiles, display: Display, begun: bool = False) -> None:
         """`begun`: those that came with the slots are warm already."""
         self.pool, self.files, self.display = pool, files, display
+        self.trials = StandbyTrials(pool, files, display, pool.clock, pool.config.recovery.groups_s)
         self._begun = begun
 
     def begin(self, roster: Roster) -> None:

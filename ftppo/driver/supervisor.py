@@ -131,6 +131,7 @@ class Supervisor:
         self.display.fleet(self._fleet())
 
     def _tend_standbys(self) -> None:
+        self.standbys.trials.tend()
         self.mesh.roster = self.standbys.tend(self.mesh.roster)
         self.display.fleet(self._fleet())
 

@@ -64,7 +64,7 @@ class Account:
     snapshots: tuple[str, int] | None
 
 
-@ray.remote(concurrency_groups={"control": 2}, max_restarts=0, max_task_retries=0)  # type: ignore[call-overload]
+@ray.remote(concurrency_groups={"control": 2, "trial": 1}, max_restarts=0, max_task_retries=0)  # type: ignore[call-overload]
 class TrainActor:
     """One rank of the mesh, or a standby."""
 
@@ -78,6 +78,7 @@ class TrainActor:
         self.generation = -1
         self.broken = False  # whether the generation's groups are let go: what was asked for in it before is void
         self.engine: Any = None
+        self.trial: Any = None
         self.leaving = False
         signal.signal(signal.SIGTERM, self._asked_to_leave)
 
@@ -148,13 +149,14 @@ class TrainActor:
         from ftppo.worker.diagnose import diagnose
         from ftppo.worker.engine import Engine
         from ftppo.worker.memory import Memory
+        from ftppo.worker.trial import Trial
 
         send_tensors_as_arrays()
         set_nccl_environment()
         self.token = token
         memory = Memory(token, ray.util.get_node_ip_address(), config.recovery.fence_s)
         diagnose(device := make_device(config, kind))
-        self.engine = Engine(config, device, vocab_size, eos, memory)
+        self.engine, self.trial = Engine(config, device, vocab_size, eos, memory), Trial()
         return memory.address
 
     @ray.method(concurrency_group="control")
@@ -168,6 +170,16 @@ class TrainActor:
             self.built = False
             self.engine.build(layout, slot)
         self.built = True
+
+    @ray.method(concurrency_group="trial")
+    def open_trial(self, number: int, timeout_s: float) -> Rendezvous:
+        """Host the meeting place of a trial."""
+        return Rendezvous(number, ray.util.get_node_ip_address(), self.trial.open_store(timeout_s))
+
+    @ray.method(concurrency_group="trial")
+    def try_together(self, meet: Rendezvous, rank: int, num: int, timeout_s: float) -> bool:
+        """Whether an all-reduce with others that stand by comes out right. Raises where none comes about."""
+        return bool(self.trial.run(meet, rank, num, self.engine.device, timeout_s))
 
     def open_store(self, timeout_s: float) -> tuple[str, int]:
         """Host the meeting place of a generation: address and port."""
@@ -183,6 +195,7 @@ class TrainActor:
         """Enter a generation, once."""
         if meet.generation <= self.generation:
             raise StaleGeneration(meet.generation, self.generation)
+        self.trial.abandon()
         self.generation, self.broken = meet.generation, False
         try:
             self.engine.join(meet, buddy, timeout_s)
