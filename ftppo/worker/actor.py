@@ -179,6 +179,8 @@ class TrainActor:
     @ray.method(concurrency_group="trial")
     def try_together(self, meet: Rendezvous, rank: int, num: int, timeout_s: float) -> bool:
         """Whether an all-reduce with others that stand by comes out right. Raises where none comes about."""
+        if self.generation >= 0 and not self.broken:
+            raise InterruptedError("holds a slot by now")
         return bool(self.trial.run(meet, rank, num, self.engine.device, timeout_s))
 
     def open_store(self, timeout_s: float) -> tuple[str, int]:

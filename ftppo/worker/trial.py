@@ -24,6 +24,7 @@ class Trial:
     def __init__(self) -> None:
         self._store: TCPStore | None = None
         self._group: Any = None
+        self._wanted = False
 
     def open_store(self, timeout_s: float) -> int:
         """Start a store to meet at; returns its port."""
@@ -35,13 +36,16 @@ class Trial:
     def run(self, meet: Rendezvous, rank: int, num: int, device: Device, timeout_s: float) -> bool:
         """Meet the others and add up. Raises where one of them does not come, or nothing does, within `timeout_s`."""
         until = time.monotonic() + timeout_s
+        self._wanted = True
         try:
             limit = timedelta(seconds=timeout_s)
             store = PrefixStore(f"trial-{meet.generation}", TCPStore(meet.host, meet.port, timeout=limit))
-            self._group = _make_group(store, rank, num, device, limit)
+            self._group = group = _make_group(store, rank, num, device, limit)
             numbers = _numbers(rank).to(device.torch)
-            work = self._group.allreduce([numbers])
-            while not work.is_completed():
+            work = group.allreduce([numbers]) if self._wanted else None
+            while work is None or not work.is_completed():
+                if not self._wanted:
+                    raise InterruptedError("given up: there is other work")
                 if time.monotonic() > until:
                     raise TimeoutError(f"an all-reduce of {num} took longer than {timeout_s:g} s")
                 time.sleep(POLL_S)
@@ -53,6 +57,7 @@ class Trial:
 
     def abandon(self) -> None:
         """Let go of whatever is under way."""
+        self._wanted = False
         group, self._group, self._store = self._group, None, None
         if group is not None:
             group.abort()

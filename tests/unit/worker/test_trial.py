@@ -57,3 +57,27 @@ def test_who_is_left_alone_does_not_wait_for_ever() -> None:
     meet = Rendezvous(2, "127.0.0.1", host.open_store(0.5))
     with pytest.raises(Exception, match="timeout"):
         host.run(meet, 0, 2, CPU, 0.5)
+
+
+def test_a_trial_is_given_up_for_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Trial()
+    meet = Rendezvous(3, "127.0.0.1", host.open_store(LIMIT_S))
+
+    class Group:
+        """Nothing ever comes of what it is asked for."""
+
+        def allreduce(self, numbers: list[torch.Tensor]) -> "Group":
+            threading.Timer(0.1, host.abandon).start()
+            return self
+
+        def is_completed(self) -> bool:
+            return False
+
+        def abort(self) -> None:
+            aborted.append(self)
+
+    aborted: list[Group] = []
+    monkeypatch.setattr(module, "_make_group", lambda *_: Group())
+    with pytest.raises(InterruptedError):
+        host.run(meet, 0, 2, CPU, LIMIT_S)
+    assert len(aborted) == 1
