@@ -158,6 +158,9 @@ class Recovery(Section):
     orphan_s: float = Field(300.0, gt=0)  # actors of a cluster that is not the run's own outlive their driver so long
     max_recoveries: int = Field(20, ge=0)
     compare_every_steps: int = Field(20, ge=0)  # weights of replicas by checksum, for bits that flipped; 0: never
+    straggler_ratio: float = Field(1.5, ge=0)  # a replica that takes so many times as long as the others; 0: never told
+    straggler_steps: int = Field(20, ge=1)  # steps that this is judged over, by their medians
+    replace_stragglers: bool = False  # by warm standbys, between two steps
 
 
 class Fault(Section):

@@ -26,7 +26,8 @@ VOCAB_MULTIPLE = 16  # what the tokenizers pad their vocabularies to
 
 def check(config: "Config") -> None:
     """Raise ConfigError for the first combination of keys that cannot run."""
-    for part in (_layout, _model, _batches, _sequence, _algo, _task, _reward, _cluster, _run, _checkpoint, _chaos):
+    learning = (_layout, _model, _batches, _sequence, _algo, _task, _reward)
+    for part in (*learning, _cluster, _run, _checkpoint, _recovery, _chaos):
         part(config)
 
 
@@ -214,6 +215,17 @@ def _check_url(url: str | None) -> str | None:
     _require(scheme in ("s3", "gs"), "checkpoint.url", url, f"no store for {scheme}://; {hint}")
     _require(bool(rest.partition("/")[0]), "checkpoint.url", url, f"names no bucket: {scheme}://bucket/prefix")
     return scheme
+
+
+def _recovery(config: "Config") -> None:
+    recovery, remedy = config.recovery, "everybody is slower than that: above 1, or 0 for never"
+    ratio = recovery.straggler_ratio
+    _require(not 0 < ratio <= 1, "recovery.straggler_ratio", ratio, remedy)
+    if recovery.replace_stragglers:
+        key, value = "recovery.replace_stragglers", recovery.replace_stragglers
+        _require(ratio > 0, key, value, "recovery.straggler_ratio=0 looks for none: set 1.5, or false here")
+        remedy = "without snapshots a slot that moves takes all back to a checkpoint: snapshot.every_steps=1, or false"
+        _require(config.snapshot.every_steps > 0, key, value, remedy)
 
 
 def _chaos(config: "Config") -> None:

@@ -180,6 +180,19 @@ class StepResult:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a rank did in a step before replicas first wait for each other. Those of one replica wait within it."""
+
+    seconds: float
+    tokens: int  # that it ran over, padding included: what replicas may have unequal shares of
+
+    @property
+    def pace(self) -> float:
+        """Seconds a token."""
+        return self.seconds / self.tokens
+
+
+@dataclass(frozen=True)
 class Beacon:
     """How far an actor has come; read on the control group while it computes."""
 

@@ -18,6 +18,7 @@ from ftppo.errors import FtppoError
 from ftppo.plan.chaos import targets
 from ftppo.plan.faults import Observation
 from ftppo.plan.roster import Roster
+from ftppo.types import Work
 from ftppo.worker.actor import Stamp
 
 # What a call is for: a phase that faults are configured for, a part of one after a dot, or what no fault is meant for.
@@ -59,7 +60,9 @@ class Mesh:
         self.roster, self.handles, self.clock, self.hang_s = roster, handles, clock, hang_s
         self.faults: Callable[[CallPhase], tuple[Fault, ...]] = lambda phase: ()
         self.delivered: dict[int, int] = {}
-        self.leaving: set[int] = set()
+        self.leaving: set[int] = set()  # slots that were told to go
+        self.buddy_of: Mapping[int, int] = {}  # slot -> the one that keeps its copies; empty where none are made
+        self.work: dict[int, Work] = {}  # by slot, of the optimizer step that has ended last
         self.writing = False  # whether any slot was still writing a checkpoint when it answered last
 
     @property
@@ -107,16 +110,9 @@ class Mesh:
         replies = self.wait(call.references, call.phase, deadline_s)
         self.delivered |= {slot: reply.delivered for slot, reply in replies.items() if reply.delivered is not None}
         self.leaving = {slot for slot, reply in replies.items() if reply.leaving}
+        self.work = {slot: reply.work for slot, reply in replies.items() if reply.work is not None}
         self.writing = any(not reply.idle for reply in replies.values())
         return call.dispatch.merge([replies[slot].result for slot in call.dispatch.collectors(self.roster.layout)])
-
-    def check_leaving(self) -> None:
-        """At a step boundary: break the generation, in good order, if a slot was told to go."""
-        if self.leaving:
-            self.call("settle", phase="idle")
-            actors = {slot: self.roster.actor(slot) for slot in sorted(self.leaving)}
-            told = [Observation(slot, actor, process_dead=False, leaving=True) for slot, actor in actors.items()]
-            raise GenerationBroken(told, "idle", self.roster)
 
     def wait(self, references: Mapping[Any, int], phase: CallPhase, deadline_s: float | None) -> dict[int, Any]:
         """All results by slot. The first that fails breaks the generation, and so does silence."""

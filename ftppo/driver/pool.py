@@ -8,7 +8,7 @@ first, standbys behind them.
 import dataclasses
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,15 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ftppo.clock import Clock
 from ftppo.config import Config
+from ftppo.driver.bundles import Bundles
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.estate import Estate
 from ftppo.driver.lending import Lending
+from ftppo.driver.nodes import Nodes
 from ftppo.errors import ClusterError, DeviceFault, Superseded
 from ftppo.plan.topology import Layout, Place, order_places
-from ftppo.worker.actor import TrainActor, Whereabouts, end_process
-
-REFILL_AGAIN_S = 10.0
+from ftppo.worker.actor import TrainActor
+from ftppo.worker.whereabouts import Whereabouts, end_process
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,13 @@ class Pool:
         self.config, self.cluster, self.clock, self.lending = config, cluster, clock, lending
         self.members: dict[str, Member] = {}
         self.warm: list[str] = []
+        self.nodes = Nodes(clock)
         parallel = config.parallel
         self.layout = Layout(parallel.dp, parallel.tp, parallel.pp, parallel.cp)  # the one that standbys are built for
         self._warming: dict[Any, _Warming] = {}  # by the reference that tells that it is built
-        self._free: list[int] = []  # bundles that nobody holds
+        self._bundles = Bundles(clock)  # that nobody holds
         self._built: dict[str, tuple[Layout, int]] = {}  # the slots that actors were built for as they took them
         self._num_spawned = 0
-        self._not_before = 0.0  # monotonic: no standby is started until then
         self._prepare_args = (config, cluster.kind, vocab_size, eos, secrets.token_hex(16))
         self._group: PlacementGroup | None = None
         if lending is not None:
@@ -100,7 +101,7 @@ class Pool:
             bundle, handle = estate.bundles[name], estate.handles[name]
             self.members[name] = Member(name, handle, bundle, account.place, account.snapshots, built_for)
         held = {member.bundle for member in self.members.values()}
-        self._free = [bundle for bundle in range(self._group.bundle_count) if bundle not in held]
+        self._bundles = Bundles(self.clock, sorted(set(range(self._group.bundle_count)) - held))
         self._num_spawned = 1 + max(int(name.removeprefix("a")) for name in estate.handles)
         token = next(account.token for account in estate.accounts.values() if account.token is not None)
         self._prepare_args = (*self._prepare_args[:-1], token)
@@ -156,11 +157,8 @@ class Pool:
                 self.warm.append(warming.name)
                 ended.append((warming.name, None))
             except Exception as error:  # whatever ended it, this actor is of no use
-                bundle = self.members[warming.name].bundle
-                self.retire(warming.name)
-                if isinstance(getattr(error, "cause", None), DeviceFault):
-                    self._free.remove(bundle)  # the next actor there would have the same device
-                self._not_before = self.clock.monotonic() + REFILL_AGAIN_S
+                self.retire(warming.name, for_good=isinstance(getattr(error, "cause", None), DeviceFault))
+                self._bundles.rest()
                 ended.append((warming.name, error))
         return ended
 
@@ -190,6 +188,15 @@ class Pool:
                 found.setdefault(node, []).append(name)
         return found
 
+    def draining(self) -> Mapping[str, float | None]:
+        """Nodes that are about to go, as of Nodes."""
+        return self.nodes.draining(self.node_of(name) for name in self.members)
+
+    def promotable(self) -> list[str]:
+        """The warm standbys on nodes that stay."""
+        draining = self.draining()
+        return [name for name in self.warm if self.node_of(name) not in draining]
+
     def demote(self, names: Iterable[str]) -> None:
         """These actors, whose slots are no more, stand by from now on."""
         self.warm += names
@@ -205,26 +212,25 @@ class Pool:
         order = [fits[slot] if slot in fits else left.pop() for slot in lost if slot in fits or left]
         return order + left
 
-    def retire(self, name: str) -> None:
-        """End an actor, whatever its state: stopped, hung or dead already. Its bundle comes free."""
+    def retire(self, name: str, for_good: bool = False) -> None:
+        """End an actor, whatever its state: stopped, hung or dead already.
+
+        Its bundle comes free, unless it is `for_good`: the next actor there would have the same device.
+        """
         member = self.members.pop(name, None)
         if name in self.warm:
             self.warm.remove(name)
         if member is None:
             return
-        self._free.append(member.bundle)
+        if not for_good:
+            self._bundles.give(member.bundle, member.place.node if member.place is not None else None)
         ray.kill(member.handle, no_restart=True)
         self._end_process(member)
 
     def refill(self) -> list[str]:
-        """Begin to start a standby in each bundle that came free, up to the number configured. Returns their names.
-
-        Where one came to nothing a while ago, as on a node that is gone, the next one is started some time later.
-        """
-        if self.clock.monotonic() < self._not_before:
-            return []
+        """Begin to start standbys in bundles on nodes that stay, up to the number configured. Returns their names."""
         missing = self.config.cluster.standby + self.layout.world - len(self.members)
-        fresh = [self._spawn(self._free.pop(0)).name for _ in range(min(missing, len(self._free)))]
+        fresh = [self._spawn(bundle).name for bundle in self._bundles.take(missing, self.draining())]
         self.warm_up(fresh)
         return fresh
 

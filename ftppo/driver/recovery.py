@@ -91,6 +91,7 @@ class Recovery:
         except GenerationBroken:
             handles[roster.actor(0)].close_store.remote()  # who waits there would not hear that it is to let go
             raise
+        mesh.buddy_of = buddy_of if self.config.snapshot.every_steps else {}
         return mesh
 
     def run(self, mesh: Mesh, broken: GenerationBroken, state: DriverState, at_most: int) -> Recovered:
@@ -198,7 +199,7 @@ class Recovery:
 
     def _plan(self, roster: Roster, faults: Sequence[Fault], copies: Copies | None) -> Plan:
         lost = sorted({fault.slot for fault in faults})
-        warm = self.pool.fitting(lost, [name for name in self.pool.warm if roster.stands_by(name)])
+        warm = self.pool.fitting(lost, [name for name in self.pool.promotable() if roster.stands_by(name)])
         return plan_recovery(
             roster,
             faults,

@@ -96,6 +96,11 @@ class RunFiles:
         row |= {"policy_lr": spec.policy_lr, "critic_lr": spec.critic_lr, "kl_coef": spec.kl_coef}
         self._write(kind, row, spec.step)
 
+    def shares(self, shares: Sequence[float]) -> None:
+        """What each replica takes for its own work in a step, as a multiple of what the others take."""
+        row = {f"replica_{dp}": share for dp, share in enumerate(shares)}
+        self._write("share", row, self.stamp.step)
+
     def recovery(self, record: RecoveryRecord) -> None:
         """A recovery is over."""
         self._write("recovery", asdict(record))

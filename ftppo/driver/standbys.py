@@ -1,12 +1,14 @@
 """Looks after those who stand by. Comes in: a roster, now and then; goes out: the roster with who stands by now.
 
-Standbys warm up behind the training; one that fails, or is taken, is made up for in a bundle that came free.
+Standbys warm up behind the training; one that fails, or is taken, is made up for in a bundle that came free. On a node
+that is about to go there are none.
 """
 
 from ftppo.driver.announce import announce
 from ftppo.driver.display import Display
 from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
+from ftppo.driver.trials import StandbyTrials
 from ftppo.plan.recovery import dp_within_reach
 from ftppo.plan.roster import Roster
 
@@ -17,6 +19,7 @@ class Standbys:
     def __init__(self, pool: Pool, files: RunFiles, display: Display, begun: bool = False) -> None:
         """`begun`: those that came with the slots are warm already."""
         self.pool, self.files, self.display = pool, files, display
+        self.trials = StandbyTrials(pool, files, display, pool.clock, pool.config.recovery.groups_s)
         self._begun = begun
 
     def begin(self, roster: Roster) -> None:
@@ -38,6 +41,10 @@ class Standbys:
             else:
                 reason = str(error).strip().splitlines()[-1]
                 announce(self.files, self.display, "standby_failed", f"{name}: {reason}")
+        draining = self.pool.draining()
+        for name in [name for name in roster.standby if self.pool.node_of(name) in draining]:
+            self.pool.retire(name)
+            announce(self.files, self.display, "standby_ended", f"{name}: its node is about to go")
         fresh = self.pool.refill() if self._begun else []
         for name in fresh:
             self.files.record("standby_started", name)

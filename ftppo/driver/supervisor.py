@@ -15,8 +15,8 @@ from ftppo.clock import Clock
 from ftppo.config import Config, Fault
 from ftppo.driver.account import Stopwatch, restart_record
 from ftppo.driver.announce import announce
+from ftppo.driver.boundary import Boundary
 from ftppo.driver.cluster import Cluster
-from ftppo.driver.comparison import Comparison
 from ftppo.driver.display import Display, Fleet, IterationView
 from ftppo.driver.estate import Estate
 from ftppo.driver.evaluation import Evaluation
@@ -74,9 +74,9 @@ class Supervisor:
         self.evaluation = Evaluation(self.shop, tasks, self.files, self.display)
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock, lending)
         self.standbys = Standbys(self.pool, self.files, self.display, begun=estate is not None)
-        self.comparison = Comparison(self.config, self.files, self.display)
-        ours = (self.pool, self.standbys, self.saver, self.files, self.display, self.clock)
-        self.recovery = Recovery(self.config, *ours)
+        told = (self.files, self.display, self.clock)
+        self.boundary = Boundary(self.config, self.pool, self.standbys, self.saver, self._publish, *told)
+        self.recovery = Recovery(self.config, self.pool, self.standbys, self.saver, *told)
         try:
             self._start() if estate is None else self._take_over(estate)
             while self.digest is None:
@@ -131,6 +131,7 @@ class Supervisor:
         self.display.fleet(self._fleet())
 
     def _tend_standbys(self) -> None:
+        self.standbys.trials.tend()
         self.mesh.roster = self.standbys.tend(self.mesh.roster)
         self.display.fleet(self._fleet())
 
@@ -249,6 +250,7 @@ class Supervisor:
         if self.iteration is not None:
             self.trail.mark(spec.version, self.state, self.iteration)
         self.recovery.accounts.step_committed(spec.step + 1)
+        self.boundary.stragglers.step_done(self.mesh)
         self.standbys.begin(self.mesh.roster)
         self._tend_standbys()
 
@@ -260,22 +262,10 @@ class Supervisor:
         return due(self.state.iteration, self.config.checkpoint.every_iterations, self.config.train.iterations)
 
     def _boundary_due(self, under_way: int) -> bool:
-        """Whether a checkpoint waits, somebody was told to go, the mesh can grow, or replicas are to be compared."""
-        mesh, num_steps = self.mesh, self._completed().step + under_way
-        waits = self._publish_due() or bool(mesh.leaving) or self.comparison.due(num_steps, mesh.roster.layout)
-        return waits or self.standbys.can_grow(mesh.roster)
+        return self.boundary.due(self.mesh, self._completed().step + under_way)
 
     def _at_boundary(self) -> None:
-        if self._publish_due():
-            self._publish()
-        self.mesh.check_leaving()
-        self.comparison.run_if_due(self.mesh, self._completed().step)
-        if self.standbys.can_grow(self.mesh.roster):
-            self.mesh.call("settle", phase="idle")
-            raise GenerationBroken((), "idle", self.mesh.roster)
-
-    def _publish_due(self) -> bool:
-        return self.saver.pending is not None and not self.mesh.writing
+        self.boundary.run(self.mesh, self._completed().step)
 
     def _completed(self) -> DriverState:
         """Where the run stands, the completed steps of an unfinished iteration included."""

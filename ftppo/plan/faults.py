@@ -28,6 +28,7 @@ class FaultKind(StrEnum):
     BAD_NUMERICS = "bad_numerics"
     CORRUPT = "corrupt"
     PREEMPTED = "preempted"
+    STRAGGLER = "straggler"
     DRIVER_LOST = "driver_lost"
 
 
@@ -81,12 +82,13 @@ class Observation:
     process_dead: bool | None = None
     exit_kind: ExitKind | None = None
     exit_code: int | None = None  # as subprocess gives it: -9 is SIGKILL
-    exit_detail: str | None = None  # for people; never judged
+    exit_detail: str | None = None  # of its end, or why it is to leave; for people, never judged
     error: ErrorView | None = None  # its own, or the PeerLost that it raised
     peer_lost: bool = False  # what it raised is the consequence of another's fault
     finite: bool | None = None  # False: it alone produced numbers that are not finite
     corrupt: bool | None = None  # True: its weights differ from what most of its replicas have
     leaving: bool | None = None  # True: it, or its node, was told to go
+    share: float | None = None  # where it is to be replaced for that: of the time that other replicas take
     beacon: BeaconView | None = None  # the last one heard
     silent_s: float | None = None  # seconds since it owes an answer on the control group
     answered_control: bool | None = None
@@ -132,7 +134,10 @@ def _end(seen: Observation) -> tuple[FaultKind, str] | None:
     if seen.corrupt and not seen.process_dead:
         return FaultKind.CORRUPT, "its weights are not those of the other replicas"
     if not seen.process_dead:
-        return (FaultKind.PREEMPTED, "told to leave") if seen.leaving else None
+        if seen.leaving:
+            return FaultKind.PREEMPTED, _how_it_ended(seen, "told to leave")
+        slow = seen.share and f"its replica takes {seen.share:.1f} times as long as the others"
+        return (FaultKind.STRAGGLER, slow) if slow else None
     if seen.exit_kind is ExitKind.OOM:
         return FaultKind.OOM, _how_it_ended(seen, "process ended for want of memory")
     if seen.exit_kind is ExitKind.PREEMPTED or seen.leaving or seen.exit_code == -signal.SIGTERM:

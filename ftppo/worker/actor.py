@@ -21,9 +21,10 @@ from ftppo.clock import SystemClock
 from ftppo.config import Config, Fault
 from ftppo.errors import FtppoError, PeerLost, StaleGeneration, WorkerError
 from ftppo.plan.topology import Layout
-from ftppo.types import Beacon, StepResult, StepSpec
+from ftppo.types import Beacon, StepResult, StepSpec, Work
 from ftppo.worker.lease import Lease, Terms
 from ftppo.worker.meeting import Rendezvous
+from ftppo.worker.whereabouts import Whereabouts, end_process
 
 ORPHANS_S, RESULTS_KEPT = 5.0, 256  # for other orphans to say that they are; of steps, as a rule an iteration's
 
@@ -45,17 +46,7 @@ class Reply:
     delivered: int | None  # the newest version of this slot's state that its buddy is known to hold
     leaving: bool  # whether this actor was told to go
     idle: bool  # whether nothing of a checkpoint is being written here
-
-
-@dataclass(frozen=True)
-class Whereabouts:
-    """Where an actor runs."""
-
-    node: str
-    host: str  # address that other actors reach it under
-    device: int  # number of its GPU on that node; on a CPU its process id
-    pid: int
-    started: float  # seconds since the epoch: with the id it names a process for good
+    work: Work | None = None  # of an optimizer step
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class Account:
     snapshots: tuple[str, int] | None
 
 
-@ray.remote(concurrency_groups={"control": 2}, max_restarts=0, max_task_retries=0)  # type: ignore[call-overload]
+@ray.remote(concurrency_groups={"control": 2, "trial": 1}, max_restarts=0, max_task_retries=0)  # type: ignore[call-overload]
 class TrainActor:
     """One rank of the mesh, or a standby."""
 
@@ -87,6 +78,7 @@ class TrainActor:
         self.generation = -1
         self.broken = False  # whether the generation's groups are let go: what was asked for in it before is void
         self.engine: Any = None
+        self.trial: Any = None
         self.leaving = False
         signal.signal(signal.SIGTERM, self._asked_to_leave)
 
@@ -158,13 +150,14 @@ class TrainActor:
         from ftppo.worker.diagnose import diagnose
         from ftppo.worker.engine import Engine
         from ftppo.worker.memory import Memory
+        from ftppo.worker.trial import Trial
 
         send_tensors_as_arrays()
         set_nccl_environment()
         self.token = token
         memory = Memory(token, ray.util.get_node_ip_address(), config.recovery.fence_s)
         diagnose(device := make_device(config, kind))
-        self.engine = Engine(config, device, vocab_size, eos, memory)
+        self.engine, self.trial = Engine(config, device, vocab_size, eos, memory), Trial()
         return memory.address
 
     @ray.method(concurrency_group="control")
@@ -178,6 +171,18 @@ class TrainActor:
             self.built = False
             self.engine.build(layout, slot)
         self.built = True
+
+    @ray.method(concurrency_group="trial")
+    def open_trial(self, number: int, timeout_s: float) -> Rendezvous:
+        """Host the meeting place of a trial."""
+        return Rendezvous(number, ray.util.get_node_ip_address(), self.trial.open_store(timeout_s))
+
+    @ray.method(concurrency_group="trial")
+    def try_together(self, meet: Rendezvous, rank: int, num: int, timeout_s: float) -> bool:
+        """Whether an all-reduce with others that stand by comes out right. Raises where none comes about."""
+        if self.generation >= 0 and not self.broken:
+            raise InterruptedError("holds a slot by now")
+        return bool(self.trial.run(meet, rank, num, self.engine.device, timeout_s))
 
     def open_store(self, timeout_s: float) -> tuple[str, int]:
         """Host the meeting place of a generation: address and port."""
@@ -193,6 +198,7 @@ class TrainActor:
         """Enter a generation, once."""
         if meet.generation <= self.generation:
             raise StaleGeneration(meet.generation, self.generation)
+        self.trial.abandon()
         self.generation, self.broken = meet.generation, False
         try:
             self.engine.join(meet, buddy, timeout_s)
@@ -222,7 +228,7 @@ class TrainActor:
             self.engine.progress.on_move = _nothing
             self.busy = False
         engine, sent = self.engine, result if stamp.wanted else None
-        return Reply(sent, engine.memory.delivered, self.leaving, engine.durable.idle)
+        return Reply(sent, engine.memory.delivered, self.leaving, engine.durable.idle, engine.pace.take())
 
     def _remember(self, result: Any, spec: Any = None, *_: Any) -> None:
         if isinstance(result, StepResult) and isinstance(spec, StepSpec) and (spec.final or not result.skipped):
@@ -257,16 +263,6 @@ def _end_orphan() -> None:
         if all(ray.get(asked, timeout=ORPHANS_S)):
             ray.util.remove_placement_group(ray.util.get_current_placement_group())
     os._exit(0)
-
-
-def end_process(place: Whereabouts) -> None:
-    """Kill the process at `place`, on this node, and its children; nothing happens where it is gone already."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(place.pid)
-        if process.create_time() == place.started:
-            for one in (*process.children(recursive=True), process):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
 
 
 def send_tensors_as_arrays() -> None:

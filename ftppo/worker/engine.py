@@ -36,8 +36,9 @@ from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
 from ftppo.worker.model import Learner, forget_broken_forward
-from ftppo.worker.optimize import OUT_OF_TURN, Move, agree, move, result_of, zero_gradients
+from ftppo.worker.optimize import OUT_OF_TURN, Move, agree, move, poison_if_asked, result_of, zero_gradients
 from ftppo.worker.owned import owned_of
+from ftppo.worker.pace import Pace
 from ftppo.worker.roles import BEGUN, begin, build_models, modules_of
 from ftppo.worker.rollout import generate
 from ftppo.worker.state import Part, copy_weights, digest, gather_weights, learner_parts, model_parts
@@ -53,6 +54,7 @@ class Engine:
         self.layout = Layout()
         self.seq = config.rollout.max_prompt + config.rollout.max_response
         self.progress = Progress()
+        self.pace = Pace(device)
         self.groups = Groups()
         self.slot = -1
         self.version = 0  # of the weights
@@ -70,7 +72,8 @@ class Engine:
         self.layout, self.slot = layout, slot
         self.models, self.parts = {}, []
         self.groups.create_alone(self.layout, slot)
-        self.models = build_models(self.config, self.device, self.vocab_size, self.seq, self.progress.tick)
+        tick = self.pace.watching(self.progress.tick)
+        self.models = build_models(self.config, self.device, self.vocab_size, self.seq, tick)
         self.parts = self._collect_parts()
         self._reload_main_weights()
         frozen = [part for part in self.parts if part.piece.key.startswith("reference.")]
@@ -131,7 +134,7 @@ class Engine:
         self.progress.enter("update", spec.step)
         zero_gradients(self.policy)
         sums = update.supervised_gradients(self.policy, batch, self._packs(batch), self.progress.tick)
-        self._poison_if_asked()
+        poison_if_asked(self.progress, self.policy.module)
         norms, means = agree([self.policy], sums)
         moved = self._move((self.policy, norms[0], spec.policy_lr))
         self.version = spec.version
@@ -162,10 +165,11 @@ class Engine:
             zero_gradients(learner)
         sums = [
             update.gradients(learner, batch, spec.kl_coef, packs, self.config, self.progress.tick)
-            for learner in learners
+            for learner in self.pace.over(learners)
         ]
-        self._poison_if_asked()
+        poison_if_asked(self.progress, self.policy.module)
         norms, means = agree(learners, torch.cat(sums))
+        self.pace.end(packs)
         moved = self._move(*zip(learners, norms, (spec.policy_lr, spec.critic_lr), strict=False))
         if moved or spec.final:
             self.version = spec.version
@@ -272,11 +276,6 @@ class Engine:
     def _packs(self, given: Batch | Sequences, at_least: int = 1) -> list[Pack]:
         """The micro-batches of these rows."""
         return packs_of(lengths_of(given.response), self.config, at_least)
-
-    def _poison_if_asked(self) -> None:
-        if self.progress.poisoned:
-            self.progress.poisoned = False
-            next(self.policy.module.parameters()).main_grad.fill_(math.nan)
 
     def _move(self, *moves: Move) -> bool:
         if not all(math.isfinite(norm) for _, norm, _ in moves):

@@ -1,12 +1,15 @@
 """From gradients to new weights. Comes in: learners with their gradients added up; goes out: norms, a step taken."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
 from ftppo.types import StepResult
+from ftppo.worker.beacon import Progress
 from ftppo.worker.model import Learner
 
 type Move = tuple[Learner, float, float]  # with the norm of its gradients and its learning rate
@@ -18,6 +21,13 @@ def zero_gradients(learner: Learner) -> None:
     """Ready for the first micro-batch."""
     learner.model.zero_grad_buffer()
     learner.optimizer.zero_grad()
+
+
+def poison_if_asked(progress: Progress, module: Any) -> None:
+    """Spoil a gradient, where an injected fault wants it."""
+    if progress.poisoned:
+        progress.poisoned = False
+        next(module.parameters()).main_grad.fill_(math.nan)
 
 
 def agree(learners: Sequence[Learner], sums: Tensor) -> tuple[list[float], Tensor]:

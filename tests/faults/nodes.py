@@ -4,10 +4,11 @@ import contextlib
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-from tests.sandbox import Sandbox, free_ports
+from tests.sandbox import ROOT, Sandbox, free_ports
 
 UP_S, DOWN_S = 120.0, 60.0
 POLL_S = 0.2
@@ -29,6 +30,14 @@ class Nodes:
         """One more node."""
         self._start(f"--address={self.address}", "--num-cpus=2")
 
+    def drain(self, place: int) -> str:
+        """Give notice to the node at this place in the order of slots. Returns its id."""
+        command = [sys.executable, "-m", "tests.faults.drain", self.address, str(place)]
+        done = subprocess.run(
+            command, cwd=ROOT, env=self._environment, check=True, timeout=DOWN_S, stdout=subprocess.PIPE, text=True
+        )
+        return done.stdout.strip()
+
     def _start(self, *arguments: str) -> None:
         log = self._folder / f"node-{self._num}.log"
         self._num += 1
@@ -40,6 +49,13 @@ class Nodes:
             node = subprocess.Popen(command, env=self._environment, stdout=out, stderr=out, start_new_session=True)
         self._stack.callback(_end, node)
         _wait_for(log, node)
+
+
+def take_away(node: str, sandbox: Sandbox) -> None:
+    """End the node with this id without a word more."""
+    for process in sandbox.processes():
+        if f"--node_id={node}" in process.cmdline():
+            process.kill()
 
 
 def _end(node: subprocess.Popen[bytes]) -> None:

@@ -38,7 +38,7 @@ class Outcome:
 
     def reasons(self, event: str) -> list[str]:
         """The reasons of all events of this kind."""
-        return [str(row["reason"]) for row in read_lines(self.folder / EVENTS) if row["event"] == event]
+        return _reasons(self.folder, event)
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """The lines of this kind in metrics.jsonl."""
@@ -109,7 +109,11 @@ class Program:
 
     def has(self, event: str) -> bool:
         """Whether there was an event of this kind."""
-        return any(row["event"] == event for row in read_lines(self.folder / EVENTS))
+        return bool(self.reasons(event))
+
+    def reasons(self, event: str) -> list[str]:
+        """The reasons of all events of this kind so far."""
+        return _reasons(self.folder, event)
 
     @property
     def output(self) -> str:
@@ -125,6 +129,10 @@ def _heeding_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _reasons(folder: Path, event: str) -> list[str]:
+    return [str(row["reason"]) for row in read_lines(folder / EVENTS) if row["event"] == event]
 
 
 def run_program(sandbox: Sandbox, runs: Path, *overrides: str, name: str = "run") -> Outcome:

@@ -21,6 +21,7 @@ class StandIn:
         self.progress = Progress()
         self.progress.slot, self.progress.generation = slot, generation
         self.memory, self.durable = SimpleNamespace(delivered=None), SimpleNamespace(idle=True)
+        self.pace = SimpleNamespace(take=lambda: None)
         self.seen: Sequences | None = None
 
     def release(self) -> int:

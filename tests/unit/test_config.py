@@ -137,6 +137,17 @@ def test_one_key(raw: dict[str, Any], key: str, remedy: str) -> None:
         ({"checkpoint": {"url": "s3://b", "part_bytes": 2**20}}, "checkpoint.part_bytes", "5 MiB"),
         ({"checkpoint": {"url": "gs://b", "part_bytes": 300_000}}, "checkpoint.part_bytes", "256 KiB"),
         ({"checkpoint": {"retry_first_s": 30}}, "checkpoint.retry_first_s", "raise the cap"),
+        ({"recovery": {"straggler_ratio": 0.8}}, "recovery.straggler_ratio", "above 1, or 0"),
+        (
+            {"recovery": {"straggler_ratio": 0, "replace_stragglers": True}},
+            "recovery.replace_stragglers",
+            "recovery.straggler_ratio=0",
+        ),
+        (
+            {"recovery": {"replace_stragglers": True}, "snapshot": {"every_steps": 0}},
+            "recovery.replace_stragglers",
+            "snapshot.every_steps=1",
+        ),
         ({"checkpoint": {"keep_every_iterations": 7}}, "checkpoint.keep_every_iterations", "nearest: 5 or 10"),
         (
             {"checkpoint": {"every_iterations": 0, "keep_every_iterations": 7}},
@@ -187,6 +198,7 @@ def test_several_keys(raw: dict[str, Any], key: str, remedy: str) -> None:
         {"train": {"warmup_steps": 0, "warmup_batch": 12}},
         {"parallel": {"tp": 2, "cp": 2}, "rollout": {"max_prompt": 9, "max_response": 7}},
         {"algo": {"advantage": "reinforce_pp"}},
+        {"recovery": {"replace_stragglers": True, "straggler_ratio": 1.2}},
         {"train": {"micro_tokens": 48, "mini_batch": 4, "prompts": 4}, "parallel": {"dp": 4}},
         {"algo": {"advantage": "grpo"}, "train": {"samples": 2}},
         {"recovery": {"when_short": "wait"}, "chaos": {"soak": {"num_faults": 8}}},

@@ -120,4 +120,4 @@ def test_a_device_that_failed_its_test_is_not_used_again(
     pool.warm_up(["a"])
     [(name, error)] = pool.poll()
     assert name == "a" and isinstance(error, FailedCall)
-    assert pool._free == free and pool.members == {}
+    assert pool._bundles.free == free and pool.members == {}

@@ -52,7 +52,18 @@ ONE_SLOT: dict[str, tuple[dict[str, object], str, str]] = {
         "ValueError in score: bad",
     ),
     "sigterm": ({"process_dead": True, "exit_code": -15}, "preempted", "process killed by SIGTERM"),
-    "drained": ({"leaving": True, "process_dead": False}, "preempted", "told to leave"),
+    "told": ({"leaving": True, "process_dead": False}, "preempted", "told to leave"),
+    "node drained": (
+        {"leaving": True, "process_dead": False, "exit_detail": "its node is about to go"},
+        "preempted",
+        "told to leave: its node is about to go",
+    ),
+    "straggler": (
+        {"share": 2.04, "process_dead": False},
+        "straggler",
+        "its replica takes 2.0 times as long as the others",
+    ),
+    "straggler, dead": ({"share": 2.04, "process_dead": True}, "crash", "process died"),
     "numbers raised": (
         {"error": ErrorView("FloatingPointError", "update", "loss is nan")},
         "bad_numerics",
