@@ -3,10 +3,12 @@
 A store does one attempt and says by the type of its error whether another may help; trying again is retry.py's.
 """
 
+import ctypes
 from collections.abc import Buffer, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+PAGE_BYTES = 4096
 UPLOADS = ".uploads"  # folder for parts of unfinished uploads, where a store keeps them as objects
 
 
@@ -102,6 +104,13 @@ def is_reserved(part: str) -> bool:
 def as_view(data: Buffer) -> memoryview:
     """`data` as flat unsigned bytes, without a copy."""
     return memoryview(data).cast("B")
+
+
+def page_aligned(num_bytes: int) -> memoryview:
+    """A new buffer that begins where a page of memory does: a device can take it as it is."""
+    memory = bytearray(num_bytes + PAGE_BYTES)
+    skipped = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % PAGE_BYTES
+    return memoryview(memory)[skipped : skipped + num_bytes]
 
 
 def check_parts(sizes: Mapping[int, int], part_bytes: int) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ftppo.clock import Clock
 from ftppo.errors import AlreadyExists, NotFound, PermissionDenied, StorageError, TransientStorageError
+from ftppo.storage.base import PAGE_BYTES
 
 VISIBLE_S = 30.0  # longest wait for a folder that exists on the server and not yet on this client
 
@@ -28,6 +29,7 @@ _TRANSIENT = {
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_HARD_LINKS = _UNSUPPORTED | {errno.EPERM, errno.EMLINK}
+_O_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 _WRITE_AND_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
 _sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)  # Linux only
 if _sync_file_range is not None:
@@ -98,12 +100,12 @@ def write_whole(path: Path, data: memoryview) -> None:
 def write_part(path: Path, offset: int, data: memoryview, one_writes: threading.Lock) -> None:
     """Write into an existing file at `offset` and return when the bytes have gone to disk; `sync_file` does the rest.
 
-    `one_writes` is the file's: writes to one file exclude each other in the kernel, where who waits may burn a core.
-
     Waited for here and not once at the end: after a failed write the kernel drops the pages and the next sync succeeds,
     so the bytes must still be at hand to be written again. But a sync of each part would have all of them queue for the
-    file system's journal.
+    file system's journal. `one_writes` is the file's: in the kernel writes to one file exclude each other, spinning.
     """
+    if _write_past_cache(path, offset, data, one_writes):
+        return
     handle = os.open(path, os.O_WRONLY)
     try:
         with one_writes:
@@ -111,6 +113,27 @@ def write_part(path: Path, offset: int, data: memoryview, one_writes: threading.
         sync_range(handle, offset, len(data))
     finally:
         os.close(handle)
+
+
+def _write_past_cache(path: Path, offset: int, data: memoryview, one_writes: threading.Lock) -> bool:
+    """Write straight from `data`; False where this is not possible.
+
+    It costs a sixth of the processor time, and training beside it does not wait for a cache full of dirty pages.
+    """
+    if not _O_DIRECT or not data or offset % PAGE_BYTES or len(data) % PAGE_BYTES:
+        return False
+    try:
+        handle = os.open(path, os.O_WRONLY | _O_DIRECT)
+        try:
+            with one_writes:
+                _write(handle, offset, data)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        return False  # the file system cannot, or `data` does not begin where a page does
+    return True
 
 
 def sync_range(handle: int, offset: int, length: int) -> None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from ftppo.errors import StorageError
-from ftppo.storage.base import ObjectStore, Upload, as_view, check_key
+from ftppo.storage.base import ObjectStore, Upload, as_view, check_key, page_aligned
 from ftppo.storage.crc import combine
 from ftppo.storage.retry import Retrier
 
@@ -196,7 +196,7 @@ class BufferedWriter:
         with self._changed:
             if not self._free and self._num_buffers < self._ring_buffers:
                 self._num_buffers += 1
-                return memoryview(bytearray(self._part_bytes))
+                return page_aligned(self._part_bytes)
             self._wait(lambda: bool(self._free), "a buffer is free")
             return self._free.pop()
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 from ftppo.clock import FakeClock
 from ftppo.errors import NotFound, StorageError, TransientStorageError
 from ftppo.storage import folder
+from ftppo.storage.base import page_aligned
 from ftppo.storage.local import LocalStore
 from tests.storage.disk import fail
 
 type Patch = pytest.MonkeyPatch
+
+PAGE = bytes(range(256)) * 16
 
 
 @pytest.fixture
@@ -108,3 +112,70 @@ def test_missing_or_short_parts_are_programmer_errors(store: LocalStore) -> None
     upload.part(4, b"a")
     with pytest.raises(AssertionError, match="missing"):
         upload.complete()
+
+
+def upload_pages(store: LocalStore) -> bytes:
+    """Two parts of two pages and one of less, sent from pages; what is stored then."""
+    upload = store.start_upload("k", 2 * len(PAGE))
+    for number, data in ((1, PAGE + PAGE), (2, PAGE[::-1] + PAGE), (3, b"end")):
+        buffer = page_aligned(len(data))
+        buffer[:] = data
+        upload.part(number, buffer)
+    upload.complete()
+    return store.get("k")
+
+
+def test_whole_pages_are_written_past_the_cache_and_the_rest_is_not(store: LocalStore, monkeypatch: Patch) -> None:
+    opened, synced = list[bool](), list[int]()
+    original, sync_range = os.open, folder.sync_range
+
+    def noted(path: Path, flags: int, *mode: int) -> int:
+        if str(path).endswith(".tmp") and flags & os.O_WRONLY and not flags & os.O_CREAT:
+            opened.append(bool(flags & os.O_DIRECT))
+        return original(path, flags, *mode)
+
+    def counted(handle: int, offset: int, length: int) -> None:
+        synced.append(length)
+        sync_range(handle, offset, length)
+
+    monkeypatch.setattr(os, "open", noted)
+    monkeypatch.setattr(folder, "sync_range", counted)
+    assert upload_pages(store) == PAGE + PAGE + PAGE[::-1] + PAGE + b"end"
+    assert opened[:2] == [True, True] and opened[-2:] == [False, False]  # the last part, and the sync of the file
+    assert synced[-1] == 3
+
+
+@pytest.mark.parametrize("name", ["open", "pwrite"])
+def test_a_file_system_that_knows_no_way_past_the_cache_is_written_through_it(
+    store: LocalStore, monkeypatch: Patch, name: str
+) -> None:
+    original = getattr(os, name)
+
+    def refusing(first: int | Path, second: int, *rest: int) -> object:
+        flags = fcntl.fcntl(first, fcntl.F_GETFL) if isinstance(first, int) else second
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no")
+        return original(first, second, *rest)
+
+    monkeypatch.setattr(os, name, refusing)
+    assert upload_pages(store) == PAGE + PAGE + PAGE[::-1] + PAGE + b"end"
+
+
+def test_memory_that_does_not_begin_with_a_page_is_written_too(store: LocalStore) -> None:
+    upload = store.start_upload("k", len(PAGE))
+    upload.part(1, page_aligned(len(PAGE) + 1)[1:])
+    upload.part(2, PAGE)
+    upload.complete()
+    assert store.get("k") == bytes(len(PAGE)) + PAGE
+
+
+def test_a_device_that_fails_is_an_error_and_the_part_can_be_sent_again(store: LocalStore, monkeypatch: Patch) -> None:
+    upload, buffer = store.start_upload("k", len(PAGE)), page_aligned(len(PAGE))
+    buffer[:] = PAGE
+    failures = fail(monkeypatch, "pwrite", errno.EIO)
+    with pytest.raises(TransientStorageError):
+        upload.part(1, buffer)
+    assert len(failures) == 1
+    upload.part(1, buffer)
+    upload.complete()
+    assert store.get("k") == PAGE
