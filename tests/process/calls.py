@@ -44,11 +44,11 @@ class Bereaved:
     groups_alive: int  # after release
 
 
-def build(context: Context, slot: int, config: Config) -> Address:
+def build(context: Context, slot: int, config: Config, eos: int = EOS) -> Address:
     """A new Engine, alone; returns where its snapshots are found."""
     memory = Memory("token", "127.0.0.1", TIMEOUT_S)
     vocab_size = padded(config.model.vocab or VOCAB)
-    context["engine"] = Engine(config, make_device(config, "cpu"), vocab_size, EOS, memory)
+    context["engine"] = Engine(config, make_device(config, "cpu"), vocab_size, eos, memory)
     sizes = {axis: getattr(config.parallel, axis) for axis in ("dp", "tp", "pp", "cp")}
     context["engine"].build(Layout(**sizes), slot)
     return memory.address

