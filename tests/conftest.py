@@ -2,7 +2,9 @@
 
 import signal
 from collections.abc import Iterator, Sequence
+from types import FrameType
 
+import psutil
 import pytest
 
 from tests.sandbox import ROOT, strays
@@ -11,9 +13,16 @@ TESTS = ROOT / "tests"
 FAULTS = TESTS / "faults"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Who cancels the tests by SIGTERM has them clean up, as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    hands_out = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
+    signal.signal(signal.SIGTERM, _end_workers if hands_out else signal.default_int_handler)
+
+
+def _end_workers(number: int, frame: FrameType | None) -> None:
+    for worker in psutil.Process().children():
+        worker.terminate()
+    signal.default_int_handler(number, frame)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
