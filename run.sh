@@ -92,7 +92,7 @@ case ${1:-} in
     cd "$here"
     if (($# == 0)); then
       check_source
-      set -- --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+      set -- --numprocesses 2 --no-loadscope-reorder
     fi
     exec "$bin/python" -m pytest "$@"
     ;;

@@ -3,14 +3,15 @@
 import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 import psutil
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from tests.sandbox import ROOT, strays
+from tests.sandbox import strays
 
-TESTS = ROOT / "tests"
-FAULTS = TESTS / "faults"
+FAULTS = "tests/faults/"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,19 +26,21 @@ def _end_workers(number: int, frame: FrameType | None) -> None:
     signal.default_int_handler(number, frame)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Where several processes run the tests, each is given a file at a time, and one of them all faults."""
+    return _ByFile(config, log)
+
+
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests of one file share costly fixtures; in tests of faults, hangs and slowness are told apart by time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return FAULTS if file.startswith(FAULTS) else file
+
+
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Keep together what shares costly fixtures, and skip what needs a GPU where there is none."""
-    for item in items:
-        # Where several processes run the tests, one of them runs all faults: what hangs and what is slow is told apart
-        # by time, so not too much is to run at once.
-        group = FAULTS if FAULTS in item.path.parents else item.path
-        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(TESTS))))
-    _skip_without_gpu(items)
-
-
-def _skip_without_gpu(items: Sequence[pytest.Item]) -> None:
-    """torch is imported only if such a test was collected."""
+    """Skip what needs a GPU where there is none; torch is imported only if such a test was collected."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu:
         import torch
