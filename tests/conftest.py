@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from tests.sandbox import strays
 
 FAULTS = "tests/faults/"
+NODES = f"{FAULTS}test_node_loss.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,11 +33,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests of one file share costly fixtures; in tests of faults, hangs and slowness are told apart by time."""
+    """Tests of one file share costly fixtures; in tests of faults, hangs and slowness are told apart by time.
+
+    Those with several nodes are by themselves: a cluster that comes up waits more than it works.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return FAULTS if file.startswith(FAULTS) else file
+        return FAULTS if file.startswith(FAULTS) and file != NODES else file
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

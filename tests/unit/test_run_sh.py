@@ -156,7 +156,8 @@ def test_without_arguments_the_source_is_checked_first(sandbox: Sandbox, tmp_pat
         sandbox.put(venv / "bin" / check, CHECK)
     assert sandbox.run("test", FTPPO_VENV=str(venv)).returncode == 5
     assert [call.rstrip() for call in sandbox.calls()] == [
-        "ruff check", "ruff format --check", "mypy", "lint-imports", "python -m pytest",
+        "ruff check", "ruff format --check", "mypy", "lint-imports",
+        "python -m pytest --numprocesses 2 --no-loadscope-reorder",
     ]  # fmt: skip
     sandbox.put(venv / "bin/mypy", "#!/bin/bash\nexit 3\n")
     assert sandbox.run("test", FTPPO_VENV=str(venv)).returncode == 3
