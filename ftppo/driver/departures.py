@@ -38,8 +38,9 @@ class Departures:
         slots = self._going(mesh)
         if not slots:
             return
+        seen = [self._seen(mesh, slot) for slot in slots]  # now: who is to go may be told otherwise after the wait
         mesh.call("settle", phase="idle")
-        raise GenerationBroken([self._seen(mesh, slot) for slot in slots], "idle", mesh.roster)
+        raise GenerationBroken(seen, "idle", mesh.roster)
 
     def _seen(self, mesh: Mesh, slot: int) -> Observation:
         name = mesh.roster.actor(slot)
