@@ -9,6 +9,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -112,24 +113,27 @@ class Flat:
         self.num_bytes = sum(sizes)
         ends = itertools.accumulate(sizes)
         self.spans = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]  # bytes of each tensor
-        self._runs = _runs([tensor.detach() for tensor in tensors])
+        self._runs = _runs(tensor.detach() for tensor in tensors if tensor.nbytes)
 
     def pack(self, buffer: Buffer) -> None:
         """Copy all tensors into `buffer` [num_bytes]."""
         for run, copy in self._copies(buffer):
-            copy.copy_(run)
+            if run.is_cpu and run.is_contiguous():
+                np.copyto(copy, _bytes_of(run))  # a memcpy: half of the time that torch's own loop takes
+            else:
+                _view(copy, run).copy_(run)
 
     def unpack(self, buffer: Buffer) -> None:
         """Copy `buffer` [num_bytes] into the tensors."""
         assert buffer.nbytes == self.num_bytes, f"{buffer.nbytes} bytes for {self.num_bytes}"
         for run, copy in self._copies(buffer):
-            run.copy_(copy)
+            run.copy_(_view(copy, run))
 
-    def _copies(self, buffer: Buffer) -> Iterator[tuple[Tensor, Tensor]]:
+    def _copies(self, buffer: Buffer) -> Iterator[tuple[Tensor, Buffer]]:
         """Each run of tensors, and its place in `buffer`."""
         start = 0
         for run in self._runs:
-            yield run, _view(buffer[start : start + run.nbytes], run)
+            yield run, buffer[start : start + run.nbytes]
             start += run.nbytes
 
 
@@ -151,8 +155,9 @@ def _follows(tensor: Tensor, last: Tensor) -> bool:
     return alike and shared and bool(tensor.storage_offset() == last.storage_offset() + last.numel())
 
 
+def _bytes_of(run: Tensor) -> Buffer:
+    return cast(Buffer, run.view(-1).view(torch.uint8).numpy())
+
+
 def _view(part: Buffer, like: Tensor) -> Tensor:
-    # frombuffer refuses an empty run of bytes
-    if not part.nbytes:
-        return torch.empty_like(like, device="cpu")
     return torch.frombuffer(part.data, dtype=like.dtype).view(like.shape)
