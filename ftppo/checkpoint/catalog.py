@@ -3,7 +3,6 @@
 What exists is what has a manifest, found by looking into the store: nothing is remembered between runs. No torch here.
 """
 
-import zlib
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ from ftppo.checkpoint.manifest import INDEX, Manifest, attempt_of, manifest_key,
 from ftppo.clock import Clock, SystemClock
 from ftppo.errors import CheckpointError, CorruptCheckpoint, NotFound
 from ftppo.storage.base import ObjectStore
+from ftppo.storage.crc import crc32
 
 _CHUNK_BYTES = 16 * 2**20  # of an object whose checksum is taken
 _THREADS = 4  # that take checksums at once
@@ -84,7 +84,7 @@ class Catalog:
             data = self.store.get(key)
         except NotFound as error:
             raise CorruptCheckpoint(f"{key} is missing") from error
-        if len(data) != wanted.size or f"{zlib.crc32(data):08x}" != wanted.crc32:
+        if len(data) != wanted.size or f"{crc32(data):08x}" != wanted.crc32:
             raise CorruptCheckpoint(f"{key} is not what was written ({len(data)} bytes, {wanted.size} expected)")
         return Index.from_bytes(data, key)
 
@@ -196,10 +196,10 @@ class Catalog:
         return f"{key} has other content than was written" if damaged else None
 
     def _crc32(self, key: str, size: int) -> str:
-        crc32 = 0
+        found = 0
         for start in range(0, size, _CHUNK_BYTES):
-            crc32 = zlib.crc32(self.store.get(key, start, _CHUNK_BYTES), crc32)
-        return f"{crc32:08x}"
+            found = crc32(self.store.get(key, start, _CHUNK_BYTES), found)
+        return f"{found:08x}"
 
     def _delete_under(self, prefix: str) -> None:
         for info in self.store.list(f"{prefix}/"):

@@ -12,11 +12,11 @@ import struct
 import threading
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from ftppo.checkpoint.snapshot import Buffer, Holdings, Tag
 from ftppo.errors import CheckpointError
+from ftppo.storage.crc import crc32
 
 Address = tuple[str, int]
 
@@ -81,7 +81,7 @@ class Exchange:
         if header["op"] == "put":
             buffer = self.holdings.blank(int(header["bytes"]))
             _receive_into(connection, memoryview(buffer))
-            good = not self._is_stale(header) and _crc32c(buffer) == header["crc32c"]
+            good = not self._is_stale(header) and crc32(buffer) == header["crc32"]
             if good:
                 self.holdings.put(tag, buffer)
             _send_header(connection, {"ok": good})
@@ -89,7 +89,7 @@ class Exchange:
         held = self.holdings.get(tag) if not self._is_stale(header) else None
         if held is not None and "start" in header:
             held = held[int(header["start"]) : int(header["start"]) + int(header["length"])]
-        found = {"bytes": held.nbytes, "crc32c": _crc32c(held)} if held is not None else {"bytes": -1}
+        found = {"bytes": held.nbytes, "crc32": crc32(held)} if held is not None else {"bytes": -1}
         _send_header(connection, found)
         if held is not None:
             _send_all(connection, held)
@@ -156,7 +156,7 @@ class Courier:
         if self._closed.is_set():  # meanwhile: who closed did not see this connection
             return
         header = {"op": "put", "token": self._token, "generation": self._generation, "bytes": buffer.nbytes}
-        _send_header(self._connection, header | vars(tag) | {"crc32c": _crc32c(buffer)})
+        _send_header(self._connection, header | vars(tag) | {"crc32": crc32(buffer)})
         _send_all(self._connection, buffer)
         if _receive_header(self._connection)["ok"] and tag.moves:
             self.delivered[tag.slot] = tag.version
@@ -183,17 +183,9 @@ def fetch(
             _receive_into(connection, memoryview(buffer))
     except OSError as error:
         raise CheckpointError(f"{where} did not hand over {what}: {error}") from error
-    if _crc32c(buffer) != answer["crc32c"]:
+    if crc32(buffer) != answer["crc32"]:
         raise CheckpointError(f"{what} changed on its way from {where}")
     return buffer
-
-
-def _crc32c(buffer: Buffer) -> int:
-    # Processors have an instruction for this one. In chunks, as it keeps other threads of Python waiting.
-    found = 0
-    for start in range(0, buffer.nbytes, _CHUNK_BYTES):
-        found = google_crc32c.extend(found, buffer[start : start + _CHUNK_BYTES])
-    return int(found)
 
 
 def _connect(address: Address, timeout_s: float) -> socket.socket:

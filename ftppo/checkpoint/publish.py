@@ -4,7 +4,6 @@ Until the manifest is there nothing exists for a reader. Its key is the same for
 written create-only, so of several attempts one wins and none is ever overwritten.
 """
 
-import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +13,7 @@ from ftppo.checkpoint.stock import stock_files
 from ftppo.clock import Clock, SystemClock
 from ftppo.errors import AlreadyExists, CheckpointError, NotFound
 from ftppo.storage.base import ObjectStore
+from ftppo.storage.crc import crc32
 
 _LOOK_EVERY_S = 0.5
 
@@ -77,9 +77,9 @@ def _published(store: ObjectStore, header: Header, data: tuple[ObjectRecord, ...
 
 def _put_small(store: ObjectStore, prefix: str, files: Mapping[str, bytes]) -> tuple[ObjectRecord, ...]:
     def put(name: str) -> ObjectRecord:
-        crc32 = zlib.crc32(files[name])
-        store.put(f"{prefix}/{name}", files[name], crc32)
-        return ObjectRecord(name=name, size=len(files[name]), crc32=f"{crc32:08x}")
+        found = crc32(files[name])
+        store.put(f"{prefix}/{name}", files[name], found)
+        return ObjectRecord(name=name, size=len(files[name]), crc32=f"{found:08x}")
 
     with ThreadPoolExecutor(len(files), thread_name_prefix="publish") as pool:  # training may wait for it
         return tuple(pool.map(put, files))

@@ -6,7 +6,6 @@ another in the writer's object. Each carries its own CRC32, so that a ranged rea
 
 import io
 import itertools
-import zlib
 from collections.abc import Buffer, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from ftppo.checkpoint.planning import Wanted, merge_runs, plan_load, plan_save
 from ftppo.checkpoint.stock import torch_dtype
 from ftppo.errors import CorruptCheckpoint, NotFound
 from ftppo.storage.base import ObjectStore
+from ftppo.storage.crc import crc32
 from ftppo.storage.retry import Retrier
 from ftppo.storage.writer import BufferedWriter
 
@@ -170,7 +170,7 @@ def _key(prefix: str, name: str) -> str:
 
 
 def _intact(item: Item, data: memoryview) -> bool:
-    return len(data) == item.length and item.crc32 in ("", f"{zlib.crc32(data):08x}")
+    return len(data) == item.length and item.crc32 in ("", f"{crc32(data):08x}")
 
 
 def _decode(item: Item, data: memoryview, prefix: str) -> Tensor:

@@ -3,19 +3,17 @@
 Comes in: paths and bytes; goes out: files that are whole and on disk, or an OSError mapped to a typed StorageError.
 """
 
-import ctypes
 import errno
 import os
 import re
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ftppo.clock import Clock
 from ftppo.errors import AlreadyExists, NotFound, PermissionDenied, StorageError, TransientStorageError
-from ftppo.storage.base import PAGE_BYTES
+from ftppo.storage.parts import UNSUPPORTED, write_all
 
 VISIBLE_S = 30.0  # longest wait for a folder that exists on the server and not yet on this client
 
@@ -27,13 +25,7 @@ _TRANSIENT = {
     errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EMFILE, errno.ENFILE,
 }  # fmt: skip
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-_NO_HARD_LINKS = _UNSUPPORTED | {errno.EPERM, errno.EMLINK}
-_O_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
-_WRITE_AND_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
-_sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)  # Linux only
-if _sync_file_range is not None:
-    _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+_NO_HARD_LINKS = UNSUPPORTED | {errno.EPERM, errno.EMLINK}
 
 
 @contextmanager
@@ -81,7 +73,7 @@ def sync_folder(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in _UNSUPPORTED:  # some mounts cannot sync a folder: there is nothing more to do then
+        if error.errno not in UNSUPPORTED:  # some mounts cannot sync a folder: there is nothing more to do then
             raise
     finally:
         os.close(handle)
@@ -91,75 +83,10 @@ def write_whole(path: Path, data: memoryview) -> None:
     """Fill an existing empty file and return when it is on disk."""
     handle = os.open(path, os.O_WRONLY)
     try:
-        _write(handle, 0, data)
+        write_all(handle, 0, data)
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def write_part(path: Path, offset: int, data: memoryview, one_writes: threading.Lock) -> None:
-    """Write into an existing file at `offset` and return when the bytes have gone to disk; `sync_file` does the rest.
-
-    Waited for here and not once at the end: after a failed write the kernel drops the pages and the next sync succeeds,
-    so the bytes must still be at hand to be written again. But a sync of each part would have all of them queue for the
-    file system's journal. `one_writes` is the file's: in the kernel writes to one file exclude each other, spinning.
-    """
-    if _write_past_cache(path, offset, data, one_writes):
-        return
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        with one_writes:
-            _write(handle, offset, data)
-        sync_range(handle, offset, len(data))
-    finally:
-        os.close(handle)
-
-
-def _write_past_cache(path: Path, offset: int, data: memoryview, one_writes: threading.Lock) -> bool:
-    """Write straight from `data`; False where this is not possible.
-
-    It costs a sixth of the processor time, and training beside it does not wait for a cache full of dirty pages.
-    """
-    if not _O_DIRECT or not data or offset % PAGE_BYTES or len(data) % PAGE_BYTES:
-        return False
-    try:
-        handle = os.open(path, os.O_WRONLY | _O_DIRECT)
-        try:
-            with one_writes:
-                _write(handle, offset, data)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        return False  # the file system cannot, or `data` does not begin where a page does
-    return True
-
-
-def sync_range(handle: int, offset: int, length: int) -> None:
-    """Have these bytes of a file go to disk, and wait for it; all of the file where the system cannot do less."""
-    if _sync_file_range is not None:
-        if _sync_file_range(handle, offset, length, _WRITE_AND_WAIT) == 0:
-            return
-        number = ctypes.get_errno()
-        if number not in _UNSUPPORTED:
-            raise OSError(number, os.strerror(number))
-    os.fsync(handle)
-
-
-def sync_file(path: Path) -> None:
-    """Make durable what was written into a file in parts: its size, and where the parts lie."""
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _write(handle: int, offset: int, data: memoryview) -> None:
-    while data:
-        count = os.pwrite(handle, data, offset)
-        data, offset = data[count:], offset + count
 
 
 def new_temp(path: Path, clock: Clock) -> Path:

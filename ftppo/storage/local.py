@@ -4,7 +4,6 @@ An object is written beside its place under a hidden name, synced, and then rena
 """
 
 import os
-import threading
 from collections.abc import Buffer, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from ftppo.clock import Clock, SystemClock
 from ftppo.errors import NotFound, StorageError
 from ftppo.storage import folder
 from ftppo.storage.base import ObjectInfo, Upload, as_view, check_key, check_parts, is_reserved
+from ftppo.storage.parts import PartFile
 
 
 class LocalStore:
@@ -140,21 +140,18 @@ def _modified_s(entry: os.DirEntry[str]) -> float:
 
 
 class _LocalUpload:
-    """Parts in one hidden file, each at its place and gone to disk before part() returns; complete() syncs the file.
-
-    Every part opens the file anew: a part that is stuck while the upload is aborted then holds no handle of ours.
-    """
+    """Parts in one hidden file, each at its place and gone to disk before part() returns; complete() syncs the file."""
 
     def __init__(self, path: Path, temp: Path, root: Path, part_bytes: int) -> None:
         self._path, self._temp, self._root, self._part_bytes = path, temp, root, part_bytes
+        self._file = PartFile(temp)
         self._sizes: dict[int, int] = {}
-        self._one_writes = threading.Lock()
 
     def part(self, number: int, data: Buffer, crc32: int | None = None) -> None:
         """See Upload."""
         view = as_view(data)
         with folder.typed_errors(f"writing part {number} of {self._path}"):
-            folder.write_part(self._temp, (number - 1) * self._part_bytes, view, self._one_writes)
+            self._file.write((number - 1) * self._part_bytes, view)
         self._sizes[number] = len(view)
 
     def complete(self) -> None:
@@ -163,7 +160,7 @@ class _LocalUpload:
         with folder.typed_errors(f"publishing {self._path}"):
             if self._temp.exists():
                 self._check_size(total_bytes)
-                folder.sync_file(self._temp)
+                self._file.finish(total_bytes)
                 folder.publish(self._temp, self._path)
             else:  # a first complete() renamed it and then failed, or it was swept
                 folder.sync_folder(self._path.parent)
@@ -177,5 +174,5 @@ class _LocalUpload:
 
     def _check_size(self, total_bytes: int) -> None:
         size = self._temp.stat().st_size
-        if size != total_bytes:
+        if size < total_bytes:  # it may be longer, with room for more parts
             raise StorageError(f"{self._path} has {size} bytes where {total_bytes} were written")

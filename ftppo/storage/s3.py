@@ -6,7 +6,6 @@ boto3's own retries are off: retry.py's are the only ones. Errors are mapped in 
 import base64
 import io
 import threading
-import zlib
 from collections.abc import Buffer, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from botocore.exceptions import BotoCoreError
 
 from ftppo.clock import Clock, SystemClock
 from ftppo.errors import ConfigError, CredentialsExpired, NotFound, StorageError, TransientStorageError
+from ftppo.storage import crc
 from ftppo.storage.base import ObjectInfo, Upload, as_view, check_key, check_parts
 from ftppo.storage.s3_errors import typed_errors
 from ftppo.storage.status import RangeBeyondEnd
@@ -157,7 +157,7 @@ class S3Store:
         """The arguments that have the server verify `data`; none where it is not asked to."""
         if not self.checksums:
             return {}
-        crc32 = zlib.crc32(data) if crc32 is None else crc32
+        crc32 = crc.crc32(data) if crc32 is None else crc32
         return {"ChecksumCRC32": base64.b64encode(crc32.to_bytes(4, "big")).decode()}
 
     def _new_client(self) -> Any:

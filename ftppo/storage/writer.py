@@ -9,7 +9,6 @@ the next write() or close(). The threads are daemons and every wait is bounded: 
 import itertools
 import logging
 import threading
-import zlib
 from collections.abc import Buffer, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,10 +16,9 @@ from typing import Self
 
 from ftppo.errors import StorageError
 from ftppo.storage.base import ObjectStore, Upload, as_view, check_key, page_aligned
-from ftppo.storage.crc import combine
+from ftppo.storage.crc import combine, crc32
 from ftppo.storage.retry import Retrier
 
-COMBINED_BYTES = 256 * 2**10  # of smaller pieces the sums are not put together: to sum again is faster
 ABORT_S = 10.0  # longest wait for an abort, which is a courtesy: sweep_uploads finds what it leaves
 
 log = logging.getLogger(__name__)
@@ -103,9 +101,9 @@ class BufferedWriter:
             self._wait(lambda: self._num_busy == 0, "it is published")
             self._free.clear()
             sums = [self._sums[number] for number in sorted(self._sums)]
-            crc32, stretches = combine((one.crc32, one.length) for one in sums), tuple(_stretches(sums))
+            whole, stretches = combine((one.crc32, one.length) for one in sums), tuple(_stretches(sums))
             size_bytes, retries = sum(one.length for one in sums), self._num_retries
-            self._written = WrittenObject(self.key, size_bytes, f"{crc32:08x}", len(sums), retries, stretches)
+            self._written = WrittenObject(self.key, size_bytes, f"{whole:08x}", len(sums), retries, stretches)
         return self._written
 
     def abort(self) -> None:
@@ -226,9 +224,8 @@ class BufferedWriter:
 
 def _sum(data: memoryview, marks: Sequence[int]) -> _Sum:
     bounds = [0, *marks, len(data)]
-    pieces = [(zlib.crc32(data[start:end]), end - start) for start, end in itertools.pairwise(bounds)]
-    few = len(data) >= len(marks) * COMBINED_BYTES
-    return _Sum(combine(pieces) if few else zlib.crc32(data), len(data), pieces)
+    pieces = [(crc32(data[start:end]), end - start) for start, end in itertools.pairwise(bounds)]
+    return _Sum(combine(pieces), len(data), pieces)
 
 
 def _stretches(sums: Iterable[_Sum]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """What readiness costs while nothing goes wrong. Comes in: rounds; goes out: a table.
 
-Four processes run the optimizer steps of the demo, in turn with all that recovery needs and without: a copy of the state
-after every step, sent to the buddy, a beacon that moves, faults that could strike at each move. The processes are the
-same ones, as two meshes of them differ by more than is to be measured. No driver and no Ray, which both would have
+Four processes run the optimizer steps of the demo, in turn with all that recovery needs and without: a copy of the
+state after every step, sent to the buddy, a beacon that moves, faults that could strike at each move. The processes are
+the same ones, as two meshes of them differ by more than is to be measured. No driver and no Ray, which both would have
 alike; nor the fence, a number compared once a call.
 """
 

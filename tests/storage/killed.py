@@ -20,7 +20,7 @@ from ftppo.storage.base import ObjectStore
 from ftppo.storage.url import open_store
 from tests.storage.saves import loaded, save
 
-CHANGES = ("makedirs", "open", "pwrite", "fsync", "replace", "link", "unlink")
+CHANGES = ("makedirs", "open", "pwrite", "fsync", "ftruncate", "replace", "link", "unlink")
 MOST = 120  # operations of a save
 
 

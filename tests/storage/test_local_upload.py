@@ -11,7 +11,7 @@ import pytest
 
 from ftppo.clock import FakeClock
 from ftppo.errors import NotFound, StorageError, TransientStorageError
-from ftppo.storage import folder
+from ftppo.storage import parts
 from ftppo.storage.base import page_aligned
 from ftppo.storage.local import LocalStore
 from tests.storage.disk import fail
@@ -28,7 +28,7 @@ def store(tmp_path: Path, clock: FakeClock) -> LocalStore:
 
 def test_parts_are_on_disk_before_the_name_is(store: LocalStore, monkeypatch: Patch) -> None:
     upload, calls = store.start_upload("k", 4), list[str]()
-    for owner, name in ((os, "pwrite"), (folder, "sync_range"), (os, "fsync"), (os, "replace")):
+    for owner, name in ((os, "pwrite"), (parts, "sync_range"), (os, "fsync"), (os, "replace")):
         original = getattr(owner, name)
 
         def logged(*args: object, name: str = name, original: Callable[..., object] = original) -> object:
@@ -53,10 +53,10 @@ def test_where_a_range_cannot_be_synced_the_file_is(store: LocalStore, monkeypat
     upload, synced = store.start_upload("k", 4), list[int]()
     monkeypatch.setattr(os, "fsync", synced.append)
     for syncing in (None, refusing(errno.ENOSYS)):
-        monkeypatch.setattr(folder, "_sync_file_range", syncing)
+        monkeypatch.setattr(parts, "_sync_file_range", syncing)
         upload.part(1, b"abcd")
     assert len(synced) == 2
-    monkeypatch.setattr(folder, "_sync_file_range", refusing(errno.EIO))
+    monkeypatch.setattr(parts, "_sync_file_range", refusing(errno.EIO))
     with pytest.raises(TransientStorageError):
         upload.part(1, b"abcd")
     assert len(synced) == 2
@@ -64,7 +64,7 @@ def test_where_a_range_cannot_be_synced_the_file_is(store: LocalStore, monkeypat
 
 def test_a_part_whose_sync_failed_is_written_again(store: LocalStore, monkeypatch: Patch) -> None:
     upload = store.start_upload("k", 4)
-    fail(monkeypatch, "sync_range", errno.EIO, owner=folder)
+    fail(monkeypatch, "sync_range", errno.EIO, owner=parts)
     written: list[int] = []
     pwrite = os.pwrite
 
@@ -127,7 +127,7 @@ def upload_pages(store: LocalStore) -> bytes:
 
 def test_whole_pages_are_written_past_the_cache_and_the_rest_is_not(store: LocalStore, monkeypatch: Patch) -> None:
     opened, synced = list[bool](), list[int]()
-    original, sync_range = os.open, folder.sync_range
+    original, sync_range = os.open, parts.sync_range
 
     def noted(path: Path, flags: int, *mode: int) -> int:
         if str(path).endswith(".tmp") and flags & os.O_WRONLY and not flags & os.O_CREAT:
@@ -139,7 +139,7 @@ def test_whole_pages_are_written_past_the_cache_and_the_rest_is_not(store: Local
         sync_range(handle, offset, length)
 
     monkeypatch.setattr(os, "open", noted)
-    monkeypatch.setattr(folder, "sync_range", counted)
+    monkeypatch.setattr(parts, "sync_range", counted)
     assert upload_pages(store) == PAGE + PAGE + PAGE[::-1] + PAGE + b"end"
     assert opened[:2] == [True, True] and opened[-2:] == [False, False]  # the last part, and the sync of the file
     assert synced[-1] == 3

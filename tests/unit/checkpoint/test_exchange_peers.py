@@ -96,7 +96,7 @@ def test_a_peer_that_stalls_within_a_message_is_given_up(loopback: Loopback) -> 
                 "bytes": 100,
             }
             | vars(Tag(0, 1))
-            | {"crc32c": 0}
+            | {"crc32": 0}
         )
         peer.sendall(message(json.dumps(about).encode()) + bytes(60))
         assert peer.recv(1) == b""
