@@ -1,8 +1,8 @@
 """The moment between two optimizer steps. Comes in: a mesh, and how many steps are done; goes out: nothing, or the
 GenerationBroken that what is done there comes to.
 
-A checkpoint that was written beside the training is published, slots move to standbys, replicas are compared, and a
-mesh that has shrunk grows again.
+A checkpoint that is written beside the training goes a piece further, slots move to standbys, replicas are compared,
+and a mesh that has shrunk grows again.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ class Boundary:
         pool: Pool,
         standbys: Standbys,
         saver: Saver,
-        publish: Callable[[], None],
+        go_on_saving: Callable[[], None],
         files: RunFiles,
         display: Display,
         clock: Clock,
     ) -> None:
-        """`publish` ends the pending save of `saver`."""
-        self.standbys, self.saver, self._publish = standbys, saver, publish
+        """`go_on_saving` takes the pending save of `saver` further."""
+        self.standbys, self.saver, self._go_on_saving = standbys, saver, go_on_saving
         self.stragglers = Stragglers(config, files, display)
         self.departures = Departures(pool, self.stragglers, files, display, clock)
         self.comparison = Comparison(config, files, display)
@@ -43,18 +43,18 @@ class Boundary:
     def due(self, mesh: Mesh, num_steps: int) -> bool:
         """Whether anything waits, once `num_steps` are done."""
         roster = mesh.roster
-        waits = self._publish_due(mesh) or self.departures.due(mesh)
+        waits = self._saving_waits(mesh) or self.departures.due(mesh)
         return waits or self.comparison.due(num_steps, roster.layout) or self.standbys.can_grow(roster)
 
     def run(self, mesh: Mesh, num_steps: int) -> None:
         """Do what waits. Raises GenerationBroken where the mesh is to be another one after it."""
-        if self._publish_due(mesh):
-            self._publish()
+        if self._saving_waits(mesh):
+            self._go_on_saving()
         self.departures.run_if_due(mesh)
         self.comparison.run_if_due(mesh, num_steps)
         if self.standbys.can_grow(mesh.roster):
             mesh.call("settle", phase="idle")
             raise GenerationBroken((), "idle", mesh.roster)
 
-    def _publish_due(self, mesh: Mesh) -> bool:
+    def _saving_waits(self, mesh: Mesh) -> bool:
         return self.saver.pending is not None and not mesh.writing

@@ -74,6 +74,22 @@ class PassThroughDispatch:
         return results
 
 
+class _FirstSlot:
+    """Slot 0 alone gets the argument, the others None, and its result counts."""
+
+    def shards(self, layout: Layout, value: Any) -> list[Any]:
+        return [value, None]
+
+    def shard_of(self, layout: Layout, slot: int) -> int:
+        return min(slot, 1)
+
+    def collectors(self, layout: Layout) -> Sequence[int]:
+        return (0,)
+
+    def merge(self, results: list[Any]) -> Any:
+        return results[0]
+
+
 class _FirstCollector(MeshDispatch):
     """As MeshDispatch, for results that are the same on every data shard: the first one's is taken."""
 
@@ -86,6 +102,7 @@ _REGISTRY: dict[str, Dispatch] = {
     "mesh_shared": MeshDispatch(share_context=True),
     "mesh_first": _FirstCollector(),
     "pass_through": PassThroughDispatch(),
+    "first_slot": _FirstSlot(),
 }
 
 

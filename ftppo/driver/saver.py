@@ -1,6 +1,7 @@
 """Durable checkpoints of a run. Comes in: the mesh, where the run stands; goes out: a published checkpoint, or state.
 
-Ranks write, each on its own; slot 0 publishes once all have reported success; old checkpoints go after that.
+Ranks write, each on its own; slot 0 publishes once all have reported success; old checkpoints go after that. Training
+may go on meanwhile: a save is taken one piece further whenever the ranks have done the one before.
 """
 
 import dataclasses
@@ -34,6 +35,7 @@ class _Pending:
     header: Header
     started: float  # monotonic
     stall_s: float  # training has stood still for it so far
+    publishing: bool = False  # every rank has written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,18 +75,22 @@ class Saver:
         mesh.call("begin_save", header.prefix, phase="save", deadline_s=self.config.checkpoint.save_s)
         self.pending = _Pending(header, started, self.clock.monotonic() - started)
 
-    def end(self, mesh: Mesh) -> CheckpointRecord:
-        """Publish what was begun, waiting for the ranks.
+    def advance(self, mesh: Mesh) -> CheckpointRecord | None:
+        """The next piece of what was begun, waiting for the ranks: slot 0 publishes, or has; the checkpoint then.
 
-        Slot 0 publishes when every rank has reported success; what retention lets go is deleted after that, behind the
-        training where the save was. Raises CheckpointError, StorageError; nothing is published then.
+        What retention lets go is deleted after that, behind the training where the save was. Raises CheckpointError,
+        StorageError; the save is over then, and nothing is published.
         """
         assert self.pending is not None, "no save was begun"
         pending, self.pending = self.pending, None
         waiting, limit = self.clock.monotonic(), self.config.checkpoint.save_s
-        records = mesh.call("end_save", phase="save.publish", deadline_s=limit)
-        manifests = mesh.call("publish", pending.header, records, phase="save.publish", deadline_s=limit)
-        manifest: Manifest = next(found for found in manifests if found is not None)
+        if not pending.publishing:
+            records = mesh.call("end_save", phase="save.publish", deadline_s=limit)
+            mesh.call("publish", pending.header, rows=records, via="first_slot", phase="save.publish", deadline_s=limit)
+            stall_s = max(record.stalled_s for record in records) + self.clock.monotonic() - waiting
+            self.pending = dataclasses.replace(pending, stall_s=pending.stall_s + stall_s, publishing=True)
+            return None
+        manifest: Manifest = mesh.call("published", via="first_slot", phase="save.publish", deadline_s=limit)
         now, self.last_step = self.clock.monotonic(), manifest.step
         self._start_to_prune()
         if not self.config.checkpoint.asynchronous or manifest.iteration >= self.config.train.iterations:
@@ -93,10 +99,16 @@ class Saver:
             step=manifest.step,
             uri=f"{self.store.url}/{manifest.prefix}",
             bytes=manifest.size_bytes,
-            stall_s=pending.stall_s + max(record.stalled_s for record in records) + now - waiting,
+            stall_s=pending.stall_s + now - waiting,
             total_s=now - pending.started,
             retries=manifest.retries,
         )
+
+    def end(self, mesh: Mesh) -> CheckpointRecord:
+        """All that is left of what was begun. Raises as `advance` does."""
+        while (record := self.advance(mesh)) is None:
+            pass
+        return record
 
     def settle(self) -> None:
         """Wait until nothing is being deleted any more, or for as long as a save may take."""

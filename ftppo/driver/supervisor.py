@@ -25,8 +25,8 @@ from ftppo.driver.iteration import Iteration, Workshop, warmup_step
 from ftppo.driver.lending import Lending
 from ftppo.driver.mesh import CallPhase, GenerationBroken, Mesh
 from ftppo.driver.pool import Pool
+from ftppo.driver.record import CheckpointRecord, Reward, Summary
 from ftppo.driver.record import Layout as LayoutRecord
-from ftppo.driver.record import Reward, Summary
 from ftppo.driver.recovery import Recovery
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import DAMAGED, Saver
@@ -75,7 +75,7 @@ class Supervisor:
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock, lending)
         self.standbys = Standbys(self.pool, self.files, self.display, begun=estate is not None)
         told = (self.files, self.display, self.clock)
-        self.boundary = Boundary(self.config, self.pool, self.standbys, self.saver, self._publish, *told)
+        self.boundary = Boundary(self.config, self.pool, self.standbys, self.saver, self._advance_save, *told)
         self.recovery = Recovery(self.config, self.pool, self.standbys, self.saver, *told)
         try:
             self._start() if estate is None else self._take_over(estate)
@@ -221,20 +221,25 @@ class Supervisor:
         last = self.state.iteration == self.config.train.iterations
         self._on_phase("save", "")
         if self.saver.pending is not None:
-            self._publish()
+            self._go_on_saving(self.saver.end)
         self.saver.begin(self.mesh, self.state)
         if last or not self.config.checkpoint.asynchronous:
-            self._publish(last)
+            self._go_on_saving(self.saver.end, last)
         self.save_due = False
 
-    def _publish(self, last: bool = False) -> None:
-        """End a save. One that storage refuses is reported, and fails the run only where it is the last."""
+    def _advance_save(self) -> None:
+        self._go_on_saving(self.saver.advance)
+
+    def _go_on_saving(self, how: Callable[[Mesh], CheckpointRecord | None], last: bool = False) -> None:
+        """Where storage refuses a save it is reported, and fails the run only where it is the last."""
         try:
-            record = self.saver.end(self.mesh)
+            record = how(self.mesh)
         except (CheckpointError, StorageError) as error:
             self._event("save_failed", str(error))
             if last:
                 raise
+            return
+        if record is None:
             return
         self.files.checkpoint(record)
         self.files.record("saved", record.uri, seconds=record.total_s)

@@ -1,6 +1,7 @@
 """A rank's part of a durable checkpoint. Comes in: Parts; goes out: a ShardRecord, or filled tensors.
 
-Each rank writes and reads alone, without collectives; slot 0 publishes once the driver has seen all succeed.
+Each rank writes and reads alone, without collectives; slot 0 publishes once the driver has seen all succeed. All of it
+goes on behind the training, but for the wait for the copy.
 """
 
 import time
@@ -27,6 +28,7 @@ class Durable:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._copying: Future[list[Piece]] | None = None
         self._saving: Future[ShardRecord] | None = None
+        self._publishing: Future[Manifest] | None = None
         self._stalled_s = 0.0
 
     def begin(self, prefix: str) -> None:
@@ -55,12 +57,18 @@ class Durable:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being written."""
-        return self._saving is None or self._saving.done()
+        """Whether nothing is being written or published."""
+        return all(future is None or future.done() for future in (self._saving, self._publishing))
 
-    def publish(self, header: Header, records: Sequence[ShardRecord], num_writers: int) -> Manifest | None:
-        """Make what all ranks have written a checkpoint: slot 0 does it, the others return None."""
-        return publish(retrying_store_of(self.knobs), header, records, num_writers) if self.slot == 0 else None
+    def publish(self, header: Header, records: Sequence[ShardRecord], num_writers: int) -> None:
+        """Begin to make what all ranks have written a checkpoint. One rank does it."""
+        store = retrying_store_of(self.knobs)
+        self._publishing = self._thread.submit(publish, store, header, records, num_writers)
+
+    def published(self) -> Manifest | None:
+        """What was to be published, once it is; None where there was nothing. Raises CheckpointError, StorageError."""
+        publishing, self._publishing = self._publishing, None
+        return publishing.result() if publishing is not None else None
 
     def load(self, manifest: Manifest) -> int:
         """Fill the state from a checkpoint of any layout. Returns the bytes fetched. Raises CheckpointError."""

@@ -228,9 +228,14 @@ class Engine:
         self.progress.enter("idle")
         return record
 
-    def publish(self, header: Header, records: list[ShardRecord]) -> Manifest | None:
-        """Make what all ranks have written a checkpoint: slot 0 does it, the others return None."""
-        return self.durable.publish(header, records, self.layout.world)
+    def publish(self, header: Header, records: list[ShardRecord] | None) -> None:
+        """Begin to make what all ranks have written a checkpoint; who gets no records does nothing."""
+        if records is not None:
+            self.durable.publish(header, records, self.layout.world)
+
+    def published(self) -> Manifest | None:
+        """What this rank was to publish, once it has; None where it was not. Raises CheckpointError, StorageError."""
+        return self.durable.published()
 
     def load(self, manifest: Manifest) -> int:
         """Fill this rank's state from a checkpoint of any layout. Returns the bytes fetched."""

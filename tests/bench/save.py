@@ -24,6 +24,7 @@ from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
 
 from ftppo.clock import SystemClock
 from ftppo.config import Checkpoint, Model, Snapshot
+from ftppo.driver.dispatch import dispatch_of
 from ftppo.driver.record import CheckpointRecord
 from ftppo.driver.saver import Saver
 from ftppo.plan.roster import Roster
@@ -107,8 +108,10 @@ def _save(saver: Saver, world: World, step: int, train: Callable[[], object] = l
     ranks = cast(Any, _Ranks(world))
     saver.begin(ranks, DriverState(iteration=step, step=step))
     train()
-    world.mesh.run(world.slots, wait_until_written)
-    saved = saver.end(ranks)
+    saved = None
+    while saved is None:
+        world.mesh.run(world.slots, wait_until_idle)
+        saved = saver.advance(ranks)
     saver.settle()
     return saved
 
@@ -126,12 +129,14 @@ class _Ranks:
         self.world = world
         self.roster = Roster(world.generation, world.layout, tuple(f"a{slot}" for slot in world.slots))
 
-    def call(self, method: str, *shared: Any, phase: str, deadline_s: float) -> list[Any]:
-        return self.world.each(method, *shared)
+    def call(
+        self, method: str, *shared: Any, rows: Any = None, via: str = "pass_through", phase: str, deadline_s: float
+    ) -> Any:
+        return self.world.merged(method, *shared, rows=rows, via=dispatch_of(via))
 
 
-def wait_until_written(context: calls.Context, slot: int) -> None:
-    """Until this rank's upload is done; the driver hears of it with its other calls."""
+def wait_until_idle(context: calls.Context, slot: int) -> None:
+    """Until this rank has written, or published; the driver hears of it with its other calls."""
     while not context["engine"].durable.idle:
         time.sleep(LOOK_EVERY_S)
 

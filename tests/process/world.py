@@ -9,14 +9,14 @@ from torch import Tensor
 from ftppo.checkpoint.exchange import Address
 from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.config import Config, Parallel
-from ftppo.driver.dispatch import MeshDispatch, PassThroughDispatch
+from ftppo.driver.dispatch import dispatch_of
 from ftppo.plan.topology import Layout, buddies
 from ftppo.types import Batch, Rewards, RolloutRequest, RolloutResult, Scores, Sequences, StepResult, StepSpec
 from ftppo.worker.meeting import Rendezvous
 from tests.process import calls
 from tests.process.mesh import Mesh
 
-BY_DATA, BY_PROMPT, TO_ALL = MeshDispatch(), MeshDispatch(share_context=True), PassThroughDispatch()
+BY_DATA, BY_PROMPT, TO_ALL, TO_FIRST = map(dispatch_of, ("mesh", "mesh_shared", "pass_through", "first_slot"))
 
 
 class World:
@@ -77,15 +77,15 @@ class World:
         return self.mesh.run(self.slots, calls.call, *self.arguments(method, *shared, rows=rows, via=via))
 
     def rollout(self, request: RolloutRequest) -> RolloutResult:
-        result: RolloutResult = self._merged("rollout", rows=request, via=BY_PROMPT)
+        result: RolloutResult = self.merged("rollout", rows=request, via=BY_PROMPT)
         return result
 
     def score(self, sequences: Sequences) -> Scores:
-        scores: Scores = self._merged("score", rows=sequences, via=BY_DATA)
+        scores: Scores = self.merged("score", rows=sequences, via=BY_DATA)
         return scores
 
     def reward(self, sequences: Sequences) -> Rewards:
-        rewards: Rewards = self._merged("reward", rows=sequences, via=BY_DATA)
+        rewards: Rewards = self.merged("reward", rows=sequences, via=BY_DATA)
         return rewards
 
     def step(self, spec: StepSpec, batch: Batch) -> StepResult:
@@ -111,9 +111,8 @@ class World:
         self.each("begin_save", header.prefix)
         meanwhile()
         records = self.each("end_save")
-        published = self.each("publish", header, records)
-        assert published[1:] == [None] * (len(self.slots) - 1)
-        manifest: Manifest = published[0]
+        self.merged("publish", header, rows=records, via=TO_FIRST)
+        manifest: Manifest = self.merged("published", via=TO_FIRST)
         return manifest
 
     def load(self, manifest: Manifest) -> list[int]:
@@ -129,8 +128,9 @@ class World:
         """All parts of the state, by slot."""
         return self.mesh.run(self.slots, calls.boxes)
 
-    def _merged(self, method: str, *, rows: Any, via: Any) -> Any:
-        results = self.each(method, rows=rows, via=via)
+    def merged(self, method: str, *shared: Any, rows: Any = None, via: Any = TO_ALL) -> Any:
+        """What Engine.`method` on every slot comes to, as Mesh.call has it."""
+        results = self.each(method, *shared, rows=rows, via=via)
         return via.merge([results[slot] for slot in via.collectors(self.layout)])
 
 

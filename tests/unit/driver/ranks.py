@@ -12,6 +12,7 @@ from ftppo.checkpoint.pieces import Piece
 from ftppo.checkpoint.publish import publish
 from ftppo.checkpoint.shards import read_shards, write_shards
 from ftppo.clock import FakeClock
+from ftppo.driver.dispatch import dispatch_of
 from ftppo.errors import FtppoError
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
@@ -28,6 +29,7 @@ class Rank:
         self.slot, self.store = slot, store
         self.values = torch.zeros(SIZE)
         self._saving: Callable[[], ShardRecord] | None = None
+        self._publishing: Callable[[], Manifest | None] | None = None
 
     def begin_save(self, prefix: str) -> None:
         pieces = [Piece("w", (2 * SIZE,), (self.slot * SIZE,), self.values.clone())]
@@ -38,8 +40,12 @@ class Rank:
         assert self._saving is not None
         return self._saving()
 
-    def publish(self, header: Header, records: list[ShardRecord]) -> Manifest | None:
-        return publish(self.store, header, records, 2, FakeClock()) if self.slot == 0 else None
+    def publish(self, header: Header, records: list[ShardRecord] | None) -> None:
+        self._publishing = lambda: publish(self.store, header, records, 2, FakeClock()) if records else None
+
+    def published(self) -> Manifest | None:
+        assert self._publishing is not None
+        return self._publishing()
 
     def load(self, manifest: Manifest) -> None:
         index = Catalog(self.store).index(manifest)
@@ -56,13 +62,18 @@ class Ranks:
         self.fails: dict[tuple[str, int], Exception] = {}
         self.calls: list[str] = []
 
-    def call(self, method: str, *shared: Any, phase: str, deadline_s: float) -> list[Any]:
+    def call(
+        self, method: str, *shared: Any, rows: Any = None, via: str = "pass_through", phase: str, deadline_s: float
+    ) -> Any:
         self.calls.append(method)
-        answers = [self._answer(rank, method, shared) for rank in self.ranks]
+        dispatch, layout = dispatch_of(via), self.roster.layout
+        shards = dispatch.shards(layout, rows) if rows is not None else []
+        own = [(shards[dispatch.shard_of(layout, rank.slot)],) if shards else () for rank in self.ranks]
+        answers = [self._answer(rank, method, (*shared, *more)) for rank, more in zip(self.ranks, own, strict=True)]
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        return answers
+        return dispatch.merge([answers[slot] for slot in dispatch.collectors(layout)])
 
     def move_to(self, value: float) -> None:
         """Every number of the state is `value` now."""

@@ -10,7 +10,7 @@ import torch
 from ftppo.checkpoint.manifest import Header
 from ftppo.checkpoint.pieces import Piece
 from ftppo.config import Checkpoint
-from ftppo.errors import PermissionDenied
+from ftppo.errors import CheckpointError, PermissionDenied
 from ftppo.storage.base import ObjectStore, Upload
 from ftppo.storage.local import LocalStore
 from ftppo.worker import durable
@@ -45,7 +45,8 @@ def test_what_is_saved_is_the_state_when_it_began(rank: Durable, values: torch.T
     values.zero_()
     record = rank.end()
     assert rank.idle and [item.key for item in record.items] == ["w"]
-    manifest = rank.publish(HEADER, [record], 1)
+    rank.publish(HEADER, [record], 1)
+    manifest = rank.published()
     assert manifest is not None
     Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
     assert torch.equal(values, torch.arange(600.0))
@@ -70,7 +71,8 @@ def test_who_changes_the_state_waits_for_the_copy_and_the_wait_is_told(
     record = rank.end()
     release.join()
     assert 0.1 < record.stalled_s < 20.0
-    manifest = rank.publish(HEADER, [record], 1)
+    rank.publish(HEADER, [record], 1)
+    manifest = rank.published()
     assert manifest is not None
     Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
     assert torch.equal(values, torch.arange(600.0))
@@ -99,5 +101,12 @@ def test_one_that_nobody_ended_is_waited_for(rank: Durable, tmp_path: Path) -> N
     assert len({info.key.split("/")[1] for info in LocalStore(tmp_path).list()}) == 2
 
 
-def test_others_than_slot_0_publish_nothing(rank: Durable) -> None:
-    assert Durable(rank.knobs, 1, rank.parts).publish(HEADER, [], 1) is None
+def test_who_was_not_asked_to_publish_has_nothing_to_tell(rank: Durable) -> None:
+    assert rank.published() is None and rank.idle
+
+
+def test_what_fails_while_it_is_published_is_raised_when_that_is_asked_for(rank: Durable) -> None:
+    rank.publish(HEADER, [], 1)
+    with pytest.raises(CheckpointError, match="records of writers 0 to 0 are needed"):
+        rank.published()
+    assert rank.idle and rank.published() is None
