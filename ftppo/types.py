@@ -193,6 +193,14 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Written:
+    """What a rank has written of a checkpoint."""
+
+    record: bytes  # a ShardRecord as JSON, for who publishes: the driver hands it on as it is
+    stalled_s: float  # training waited so long for the copy that was written
+
+
+@dataclass(frozen=True)
 class Beacon:
     """How far an actor has come; read on the control group while it computes."""
 

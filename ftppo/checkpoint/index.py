@@ -65,7 +65,6 @@ class ShardRecord(Record):
     items: tuple[Item, ...] = ()
     objects: tuple[ObjectRecord, ...] = ()
     retries: int = 0
-    stalled_s: float = 0.0  # training waited for the copy that was written
     error: str | None = None
 
 

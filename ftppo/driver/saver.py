@@ -85,9 +85,9 @@ class Saver:
         pending, self.pending = self.pending, None
         waiting, limit = self.clock.monotonic(), self.config.checkpoint.save_s
         if not pending.publishing:
-            records = mesh.call("end_save", phase="save.publish", deadline_s=limit)
-            mesh.call("publish", pending.header, rows=records, via="first_slot", phase="save.publish", deadline_s=limit)
-            stall_s = max(record.stalled_s for record in records) + self.clock.monotonic() - waiting
+            written = mesh.call("end_save", phase="save.publish", deadline_s=limit)
+            mesh.call("publish", pending.header, rows=written, via="first_slot", phase="save.publish", deadline_s=limit)
+            stall_s = max(one.stalled_s for one in written) + self.clock.monotonic() - waiting
             self.pending = dataclasses.replace(pending, stall_s=pending.stall_s + stall_s, publishing=True)
             return None
         manifest: Manifest = mesh.call("published", via="first_slot", phase="save.publish", deadline_s=limit)

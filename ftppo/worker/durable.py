@@ -1,4 +1,4 @@
-"""A rank's part of a durable checkpoint. Comes in: Parts; goes out: a ShardRecord, or filled tensors.
+"""A rank's part of a durable checkpoint. Comes in: Parts; goes out: a Written, or filled tensors.
 
 Each rank writes and reads alone, without collectives; slot 0 publishes once the driver has seen all succeed. All of it
 goes on behind the training, but for the wait for the copy.
@@ -17,6 +17,7 @@ from ftppo.checkpoint.publish import publish
 from ftppo.checkpoint.shards import read_shards, write_shards
 from ftppo.checkpoint.stores import make_retrier, retrying_store_of, store_of
 from ftppo.config import Checkpoint
+from ftppo.types import Written
 from ftppo.worker.state import Part
 
 
@@ -27,7 +28,7 @@ class Durable:
         self.knobs, self.slot, self.parts = knobs, slot, parts
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._copying: Future[list[Piece]] | None = None
-        self._saving: Future[ShardRecord] | None = None
+        self._saving: Future[bytes] | None = None
         self._publishing: Future[Manifest] | None = None
         self._stalled_s = 0.0
 
@@ -49,21 +50,20 @@ class Durable:
             wait([self._copying])  # where it has failed, `end` says so
             self._copying, self._stalled_s = None, self._stalled_s + time.monotonic() - started
 
-    def end(self) -> ShardRecord:
+    def end(self) -> Written:
         """What the save begun last has written, once it has. Raises StorageError."""
         assert self._saving is not None, "no save was begun"
         saving, self._saving = self._saving, None
-        return saving.result().model_copy(update={"stalled_s": self._stalled_s})
+        return Written(saving.result(), self._stalled_s)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is being written or published."""
         return all(future is None or future.done() for future in (self._saving, self._publishing))
 
-    def publish(self, header: Header, records: Sequence[ShardRecord], num_writers: int) -> None:
+    def publish(self, header: Header, written: Sequence[Written], num_writers: int) -> None:
         """Begin to make what all ranks have written a checkpoint. One rank does it."""
-        store = retrying_store_of(self.knobs)
-        self._publishing = self._thread.submit(publish, store, header, records, num_writers)
+        self._publishing = self._thread.submit(self._publish, header, written, num_writers)
 
     def published(self) -> Manifest | None:
         """What was to be published, once it is; None where there was nothing. Raises CheckpointError, StorageError."""
@@ -77,9 +77,14 @@ class Durable:
         index = Catalog(store).index(manifest)
         return read_shards([part.piece for part in self.parts], index, store, manifest.prefix)
 
-    def _write(self, prefix: str, copying: Future[list[Piece]]) -> ShardRecord:
+    def _write(self, prefix: str, copying: Future[list[Piece]]) -> bytes:
         knobs, retrier, pieces = self.knobs, make_retrier(self.knobs, self.slot), copying.result()
-        return write_shards(pieces, store_of(knobs), prefix, self.slot, retrier, knobs.part_bytes, knobs.ring_buffers)
+        store, sizes = store_of(knobs), (knobs.part_bytes, knobs.ring_buffers)
+        return write_shards(pieces, store, prefix, self.slot, retrier, *sizes).to_bytes()
+
+    def _publish(self, header: Header, written: Sequence[Written], num_writers: int) -> Manifest:
+        records = [ShardRecord.from_bytes(one.record, f"the record of slot {slot}") for slot, one in enumerate(written)]
+        return publish(retrying_store_of(self.knobs), header, records, num_writers)
 
     def _wait(self) -> None:
         # One of a past generation may still be writing: its attempt is never published, whatever comes of it.

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ftppo.checkpoint.exchange import Address
-from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.config import Config
 from ftppo.plan.packing import Pack, packs_of
@@ -25,6 +24,7 @@ from ftppo.types import (
     Sequences,
     StepResult,
     StepSpec,
+    Written,
     lengths_of,
 )
 from ftppo.worker import update
@@ -221,17 +221,17 @@ class Engine:
         self.durable.begin(prefix)
         self.progress.enter("idle")
 
-    def end_save(self) -> ShardRecord:
+    def end_save(self) -> Written:
         """What this rank has written, once it has. Raises StorageError."""
         self.progress.enter("save")
-        record = self.durable.end()
+        written = self.durable.end()
         self.progress.enter("idle")
-        return record
+        return written
 
-    def publish(self, header: Header, records: list[ShardRecord] | None) -> None:
-        """Begin to make what all ranks have written a checkpoint; who gets no records does nothing."""
-        if records is not None:
-            self.durable.publish(header, records, self.layout.world)
+    def publish(self, header: Header, written: list[Written] | None) -> None:
+        """Begin to make a checkpoint of what all ranks have written; who is not told of it does nothing."""
+        if written is not None:
+            self.durable.publish(header, written, self.layout.world)
 
     def published(self) -> Manifest | None:
         """What this rank was to publish, once it has; None where it was not. Raises CheckpointError, StorageError."""

@@ -110,8 +110,8 @@ class World:
         )
         self.each("begin_save", header.prefix)
         meanwhile()
-        records = self.each("end_save")
-        self.merged("publish", header, rows=records, via=TO_FIRST)
+        written = self.each("end_save")
+        self.merged("publish", header, rows=written, via=TO_FIRST)
         manifest: Manifest = self.merged("published", via=TO_FIRST)
         return manifest
 

@@ -18,6 +18,7 @@ from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
 from ftppo.storage.base import ObjectStore
 from ftppo.storage.retry import Retrier, RetryPolicy
+from ftppo.types import Written
 
 SIZE = 3  # numbers that a rank holds
 
@@ -36,11 +37,12 @@ class Rank:
         retrier = Retrier(RetryPolicy(retries=0), FakeClock())
         self._saving = lambda: write_shards(pieces, self.store, prefix, self.slot, retrier)
 
-    def end_save(self) -> ShardRecord:
+    def end_save(self) -> Written:
         assert self._saving is not None
-        return self._saving()
+        return Written(self._saving().to_bytes(), 0.0)
 
-    def publish(self, header: Header, records: list[ShardRecord] | None) -> None:
+    def publish(self, header: Header, written: list[Written] | None) -> None:
+        records = [ShardRecord.from_bytes(one.record, "") for one in written or ()]
         self._publishing = lambda: publish(self.store, header, records, 2, FakeClock()) if records else None
 
     def published(self) -> Manifest | None:

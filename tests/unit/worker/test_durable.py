@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header
 from ftppo.checkpoint.pieces import Piece
 from ftppo.config import Checkpoint
@@ -43,9 +44,10 @@ def test_what_is_saved_is_the_state_when_it_began(rank: Durable, values: torch.T
     rank.begin(HEADER.prefix)
     rank.settle()
     values.zero_()
-    record = rank.end()
+    written = rank.end()
+    record = ShardRecord.from_bytes(written.record, "")
     assert rank.idle and [item.key for item in record.items] == ["w"]
-    rank.publish(HEADER, [record], 1)
+    rank.publish(HEADER, [written], 1)
     manifest = rank.published()
     assert manifest is not None
     Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
@@ -68,10 +70,10 @@ def test_who_changes_the_state_waits_for_the_copy_and_the_wait_is_told(
     rank.settle()
     assert gate.is_set()
     values.zero_()
-    record = rank.end()
+    written = rank.end()
     release.join()
-    assert 0.1 < record.stalled_s < 20.0
-    rank.publish(HEADER, [record], 1)
+    assert 0.1 < written.stalled_s < 20.0
+    rank.publish(HEADER, [written], 1)
     manifest = rank.published()
     assert manifest is not None
     Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
@@ -91,7 +93,7 @@ def test_a_failure_behind_the_training_is_raised_at_the_end_and_stops_no_later_s
             rank.end()
     assert rank.idle
     rank.begin(HEADER.prefix)
-    assert rank.end().error is None
+    assert ShardRecord.from_bytes(rank.end().record, "").objects
 
 
 def test_one_that_nobody_ended_is_waited_for(rank: Durable, tmp_path: Path) -> None:
