@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ftppo.storage.base import PAGE_BYTES
 
-AHEAD_BYTES = 128 * 2**20  # room that is taken at once; what is too much goes when the file is finished
+AHEAD_BYTES = 128 * 2**20  # most room that is taken at once; what is too much goes when the file is finished
+AHEAD_PARTS = 4  # least room
 UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _O_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 _WRITE_AND_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
@@ -83,15 +84,15 @@ class PartFile:
 
     def _write_directly(self, handle: int, offset: int, data: memoryview) -> None:
         with self._one_writes:
-            if not self._has_room(handle, offset + len(data)):
+            if not self._has_room(handle, offset + len(data), AHEAD_PARTS * len(data)):
                 write_all(handle, offset, data)
                 return
         write_all(handle, offset, data)  # beside other parts, for the file does not become longer
 
-    def _has_room(self, handle: int, end: int) -> bool:
-        """Whether the file reaches to `end`. Takes room for what comes next as well: to take it waits for all parts."""
+    def _has_room(self, handle: int, end: int, least_bytes: int) -> bool:
+        """Whether the file reaches to `end`. Takes as much room again for what comes next, `least_bytes` at least."""
         if _fallocate is not None and self._may_reserve and end > self._room_bytes:
-            room_bytes = end + AHEAD_BYTES
+            room_bytes = end + min(max(end, least_bytes), AHEAD_BYTES)  # to take room waits for all parts under way
             if _fallocate(handle, 0, 0, room_bytes) == 0:
                 self._room_bytes = room_bytes
             else:

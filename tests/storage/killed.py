@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ftppo.storage import folder
+from ftppo.storage import parts
 from ftppo.storage.base import ObjectStore
 from ftppo.storage.url import open_store
 from tests.storage.saves import loaded, save
@@ -78,7 +78,8 @@ def arm(gate: Gate, url: str) -> None:
     else:
         for name in CHANGES:
             gate.watch(os, name)
-        gate.watch(folder, "sync_range")
+        for name in ("sync_range", "_fallocate"):
+            gate.watch(parts, name)
 
 
 def main(url: str, endpoint: str | None) -> None:

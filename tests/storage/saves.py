@@ -12,16 +12,18 @@ from ftppo.checkpoint.pieces import Piece
 from ftppo.checkpoint.publish import publish
 from ftppo.checkpoint.shards import read_shards, write_shards
 from ftppo.clock import FakeClock
-from ftppo.storage.base import ObjectStore
+from ftppo.storage.base import PAGE_BYTES, ObjectStore
 from ftppo.storage.retry import Retrier, RetryPolicy
 from ftppo.storage.retrying import RetryingStore
 
-PART_BYTES = 2048  # two tensors of the smallest checkpoint are more than that, one is less
+PART_BYTES = PAGE_BYTES  # two tensors of the smallest checkpoint are more than that, one is less
+COLUMNS = 300  # of a tensor
 
 
 def shards(value: float, rows: int = 2) -> list[list[Piece]]:
-    """What each of two writers holds: the upper and the lower half of `w` [2 * rows, 6], and the first `b` too."""
-    w, b = torch.arange(12.0 * rows).view(2 * rows, 6) * value, torch.full((), value, dtype=torch.float64)
+    """What each of two writers holds: the upper and the lower half of `w` [2 * rows, COLUMNS], and the first `b` too."""
+    w = torch.arange(2.0 * rows * COLUMNS).view(2 * rows, COLUMNS) * value
+    b = torch.full((), value, dtype=torch.float64)
     upper = [Piece("w", tuple(w.shape), (0, 0), w[:rows]), Piece("b", (), (), b)]
     return [upper, [Piece("w", tuple(w.shape), (rows, 0), w[rows:])]]
 

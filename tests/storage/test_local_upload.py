@@ -4,7 +4,10 @@ import ctypes
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -179,3 +182,38 @@ def test_a_device_that_fails_is_an_error_and_the_part_can_be_sent_again(store: L
     upload.part(1, buffer)
     upload.complete()
     assert store.get("k") == PAGE
+
+
+def upload_two_at_once(store: LocalStore, meeting: threading.Barrier, patch: Patch) -> bytes:
+    """Two parts, each from a thread, in whose write calls they are to meet; what is stored then."""
+    pwrite = os.pwrite
+
+    def met(handle: int, data: memoryview, offset: int) -> int:
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait()
+        return pwrite(handle, data, offset)
+
+    patch.setattr(os, "pwrite", met)
+    upload, pages = store.start_upload("k", len(PAGE)), [page_aligned(len(PAGE)) for _ in range(2)]
+    for buffer, content in zip(pages, (PAGE, PAGE[::-1]), strict=True):
+        buffer[:] = content
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(upload.part, (1, 2), pages))
+    upload.complete()
+    return store.get("k")
+
+
+def test_parts_are_written_side_by_side_where_there_is_room(store: LocalStore, monkeypatch: Patch) -> None:
+    meeting = threading.Barrier(2, timeout=30)
+    assert upload_two_at_once(store, meeting, monkeypatch) == PAGE + PAGE[::-1]
+    assert not meeting.broken
+
+
+@pytest.mark.parametrize("fallocate", [None, lambda *_: -1], ids=["unknown", "no room"])
+def test_where_no_room_can_be_taken_parts_are_written_one_by_one(
+    store: LocalStore, monkeypatch: Patch, fallocate: Callable[..., int] | None
+) -> None:
+    monkeypatch.setattr(parts, "_fallocate", fallocate)
+    meeting = threading.Barrier(2, timeout=0.2)
+    assert upload_two_at_once(store, meeting, monkeypatch) == PAGE + PAGE[::-1]
+    assert meeting.broken

@@ -15,7 +15,7 @@ import pytest
 from ftppo.checkpoint.catalog import Catalog
 from ftppo.clock import FakeClock
 from ftppo.errors import TransientStorageError
-from ftppo.storage import folder
+from ftppo.storage import parts
 from ftppo.storage.base import ObjectStore
 from ftppo.storage.local import LocalStore
 from ftppo.storage.retry import Retrier, RetryPolicy
@@ -26,7 +26,7 @@ from tests.storage.saves import loaded, save
 from tests.storage.script import Script
 
 SHARE = 0.1
-ROWS = 1600  # of each writer: 38 KB, nineteen parts
+ROWS = 64  # of each writer: 77 KB, nineteen parts
 KINDS = (
     Fault("status", status=503),
     Fault("status", status=429),
@@ -90,8 +90,8 @@ def unreliable_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int],
 
             return call
 
-        calls = [(os, name) for name in ("pwrite", "fsync", "replace", "link")]
-        for owner, name in [*calls, (folder, "sync_range")]:
+        calls = [(os, name) for name in ("pwrite", "fsync", "ftruncate", "replace", "link")]
+        for owner, name in [*calls, (parts, "sync_range")]:
             monkeypatch.setattr(owner, name, failing(name, getattr(owner, name)))
         return failed
 
