@@ -21,7 +21,7 @@ COLUMNS = 300  # of a tensor
 
 
 def shards(value: float, rows: int = 2) -> list[list[Piece]]:
-    """What each of two writers holds: the upper and the lower half of `w` [2 * rows, COLUMNS], and the first `b` too."""
+    """What each of two writers holds: upper and lower half of `w` [2 * rows, COLUMNS], and the first one `b` too."""
     w = torch.arange(2.0 * rows * COLUMNS).view(2 * rows, COLUMNS) * value
     b = torch.full((), value, dtype=torch.float64)
     upper = [Piece("w", tuple(w.shape), (0, 0), w[:rows]), Piece("b", (), (), b)]
