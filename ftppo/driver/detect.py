@@ -40,27 +40,41 @@ def from_silence(slot: int, actor: str, waited_s: float) -> Observation:
 
 
 class Watch:
-    """Tells, during a long call, whether the mesh still moves: by the beacons of the slots that owe an answer."""
+    """Tells, during a long call, whether the mesh goes on: by the beacons of the slots that owe an answer."""
 
     def __init__(self, roster: Roster, handles: Mapping[str, Any], clock: Clock, hang_s: float) -> None:
         self._roster, self._handles, self._clock, self._hang_s = roster, handles, clock, hang_s
         self.interval_s = min(max(hang_s / 20, 0.1), 5.0)
         self._moved: float | None = None  # the latest move heard of, seconds since the epoch
+        self._heard: dict[int, float] = {}  # slot -> when it answered last, or was asked first; monotonic
 
-    def anything_moves(self, slots: Sequence[int]) -> bool:
-        """Whether any of `slots` has moved within the time that may pass without; the first look starts that time."""
-        asked = [self._handles[self._roster.actor(slot)].beacon.remote() for slot in slots]
-        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=self.interval_s)
+    def look(self, slots: Sequence[int]) -> None:
+        """Ask `slots`. Half of the time that may pass without a move, or an answer, has passed at the first look."""
+        asked = {self._handles[self._roster.actor(slot)].beacon.remote(): slot for slot in slots}
+        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=self.interval_s)
         if self._moved is None:
             self._moved = self._clock.now() - self._hang_s / 2
+        heard = self._clock.monotonic()
+        self._heard = {slot: self._heard.get(slot, heard - self._hang_s / 2) for slot in slots}
         for reference in ready:
             try:
                 beacon = ray.get(reference)
+            except ray.exceptions.GetTimeoutError:
+                continue
             except ray.exceptions.RayError:
-                continue  # its own call says what happened to it
+                beacon = None  # its own call says what happened to it
+            self._heard[asked[reference]] = heard
             if beacon is not None:
                 self._moved = max(self._moved, beacon.time)
-        return self._clock.now() - self._moved < self._hang_s
+
+    def moves(self) -> bool:
+        """Whether any slot asked has moved within the time that may pass without."""
+        return self._moved is not None and self._clock.now() - self._moved < self._hang_s
+
+    def silent(self) -> dict[int, float]:
+        """The slots asked last that have not answered for longer than may pass, and for how many seconds."""
+        silent_s = {slot: self._clock.monotonic() - heard for slot, heard in self._heard.items()}
+        return {slot: seconds for slot, seconds in silent_s.items() if seconds >= self._hang_s}
 
 
 def survey(

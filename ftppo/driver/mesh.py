@@ -3,6 +3,7 @@
 Every wait ends: a call whose rank fails, or in which nothing moves for the configured time, raises GenerationBroken.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -81,7 +82,8 @@ class Mesh:
     ) -> Any:
         """Run Engine.`method`(*shared, this slot's share of `rows`) on every slot. Raises GenerationBroken.
 
-        With `deadline_s` it must end by then; without, it must keep moving.
+        With `deadline_s` it must end by then; without, it must keep moving. Either way no slot may leave the control
+        group without an answer for longer than `hang_s`.
         """
         return self.finish(self.start(method, *shared, rows=rows, via=via, phase=phase), deadline_s)
 
@@ -117,11 +119,12 @@ class Mesh:
     def wait(self, references: Mapping[Any, int], phase: CallPhase, deadline_s: float | None) -> dict[int, Any]:
         """All results by slot. The first that fails breaks the generation, and so does silence."""
         results: dict[int, Any] = {}
-        started = self.clock.monotonic()
-        pending, until = dict(references), started + (deadline_s or self.hang_s / 2)
+        pending, started = dict(references), self.clock.monotonic()
+        until, look = started + (deadline_s or math.inf), started + self.hang_s / 2
         watch = Watch(self.roster, self.handles, self.clock, self.hang_s)
         while pending:
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(until - self.clock.monotonic(), 0.0))
+            timeout = max(min(until, look) - self.clock.monotonic(), 0.0)
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=timeout)
             if ready:
                 # take all that are there: asking for many at once is cheaper
                 ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0.0)
@@ -132,11 +135,14 @@ class Mesh:
                 results |= answers
                 continue
             # Half of the time that may pass without a move has passed: from here on the beacons are watched.
-            if deadline_s is None and watch.anything_moves(sorted(pending.values())):
-                until = self.clock.monotonic() + watch.interval_s
-                continue
+            if self.clock.monotonic() < until:
+                watch.look(sorted(pending.values()))
+                if not watch.silent() and (watch.moves() or deadline_s is not None):
+                    look = self.clock.monotonic() + watch.interval_s
+                    continue
             waited_s = self.clock.monotonic() - started
-            silent = [from_silence(slot, self.roster.actor(slot), waited_s) for slot in sorted(pending.values())]
+            silent_s = watch.silent() or dict.fromkeys(sorted(pending.values()), waited_s)
+            silent = [from_silence(slot, self.roster.actor(slot), seconds) for slot, seconds in silent_s.items()]
             raise GenerationBroken(silent, phase, self.roster)
         return results
 

@@ -16,6 +16,7 @@ FOREVER_S = 600.0
 HANGS = (
     Fault(iteration=1, phase="update.backward", slot=1, kind="sigstop"),
     Fault(iteration=3, phase="rollout", slot=0, kind="gil_hang", seconds=FOREVER_S),
+    Fault(iteration=4, phase="save", slot=1, kind="sigstop"),  # long before checkpoint.save_s is over
 )
 
 
@@ -28,7 +29,11 @@ def test_hanging_ranks_are_replaced(sandbox: Sandbox, tmp_path: Path, undisturbe
         done = program.wait()
     assert done.status == 0, done.output
     found = [(one.cause.partition(":")[0], one.slots, one.phase, one.source) for one in done.summary.recoveries]
-    assert found == [("hang", (1,), "update", "peer"), ("hang", (0,), "rollout", "peer")]
+    assert found == [
+        ("hang", (1,), "update", "peer"),
+        ("hang", (0,), "rollout", "peer"),
+        ("hang", (1,), "save", "peer"),
+    ]
     assert done.summary.state_digest == undisturbed("dp2").summary.state_digest
 
 

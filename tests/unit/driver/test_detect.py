@@ -192,25 +192,32 @@ def test_a_mesh_moves_as_long_as_any_slot_that_owes_an_answer_does(actors: Calla
     found, clock = actors(3), FakeClock(NOW_S)
     found.answers = {"a0": beacon(0, age_s=100.0), "a1": beacon(1, age_s=4.0), "a2": beacon(2, age_s=0.0)}
     watch = Watch(found.roster, found.handles, clock, hang_s=10.0)
-    assert watch.anything_moves([0, 1])
+    watch.look([0, 1])
+    assert watch.moves()
     assert set(found.asked) == {"a0", "a1"}
     clock.advance(5.9)
-    assert watch.anything_moves([0, 1])
+    watch.look([0, 1])
+    assert watch.moves()
     clock.advance(0.2)
-    assert not watch.anything_moves([0, 1])
+    watch.look([0, 1])
+    assert not watch.moves()
     found.answers["a0"] = beacon(0, age_s=-6.0)
-    assert watch.anything_moves([0, 1])
+    watch.look([0, 1])
+    assert watch.moves()
 
 
 def test_who_cannot_be_heard_is_given_the_time_that_may_pass(actors: Callable[[int], Actors]) -> None:
     found, clock = actors(2), FakeClock(NOW_S)
     found.answers = {"a0": GetTimeoutError, "a1": died()}
     watch = Watch(found.roster, found.handles, clock, hang_s=10.0)
-    assert watch.anything_moves([0, 1])  # half of it has passed when the watch begins
+    watch.look([0, 1])
+    assert watch.moves()  # half of it has passed when the watch begins
     clock.advance(4.9)
-    assert watch.anything_moves([0, 1])
+    watch.look([0, 1])
+    assert watch.moves()
     clock.advance(0.2)
-    assert not watch.anything_moves([0, 1])
+    watch.look([0, 1])
+    assert not watch.moves()
 
 
 def test_who_is_silent_is_knocked_at(actors: Callable[[int], Actors]) -> None:
@@ -238,3 +245,23 @@ def test_an_actor_that_ray_ended_for_want_of_memory_is_dead(actors: Callable[[in
     found = actors(1)
     found.answers = {"a0": error}
     assert surveyed(found, [])[0] == seen
+
+
+def test_who_answers_no_more_is_silent_whoever_else_moves(actors: Callable[[int], Actors]) -> None:
+    found, clock = actors(3), FakeClock(NOW_S)
+    found.answers = {"a0": beacon(0, age_s=0.0), "a1": GetTimeoutError, "a2": died()}
+    watch = Watch(found.roster, found.handles, clock, hang_s=10.0)
+    watch.look([0, 1, 2])
+    clock.advance(4.9)
+    found.answers["a1"] = beacon(1, age_s=100.0)
+    watch.look([0, 1, 2])
+    found.answers["a1"] = GetTimeoutError
+    clock.advance(9.9)
+    watch.look([0, 1, 2])
+    assert watch.silent() == {}
+    clock.advance(0.2)
+    found.answers["a0"] = beacon(0, age_s=-15.0)
+    watch.look([0, 1, 2])
+    assert watch.moves() and watch.silent() == {1: pytest.approx(10.1)}
+    watch.look([0])
+    assert watch.silent() == {}, "it owes no answer any more"
