@@ -4,7 +4,7 @@ Until the manifest is there nothing exists for a reader. Its key is the same for
 written create-only, so of several attempts one wins and none is ever overwritten.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ftppo.checkpoint.index import Index, ObjectRecord, ShardRecord
@@ -25,14 +25,17 @@ def publish(
     writers: int,
     clock: Clock | None = None,
     visible_s: float = 30.0,
+    confirm: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Publishes the attempt that `header` describes, stored by writers 0 to `writers` - 1.
 
     Where the step is published already with the same content (by this call whose answer was lost, or by a run that died
-    right after) that is the success, and its manifest is returned: this attempt is left to be swept.
-    `visible_s` is how long objects may take to show in a listing (network file systems). Raises CheckpointError where a
-    writer failed or is missing, boxes do not tile a tensor, or an object has another size than recorded; AlreadyExists
-    where the step is published with other content. Nothing is published then.
+    right after) that is the success, and its manifest is returned: this attempt is left to be swept. It is, too, where
+    the run has published the step in another layout, whose bytes cannot be compared.
+    `visible_s` is how long objects may take to show in a listing (network file systems). `confirm` is called right
+    before the manifest is written: what it raises keeps that from being. Raises CheckpointError where a writer failed
+    or is missing, boxes do not tile a tensor, or an object has another size than recorded; AlreadyExists where the step
+    is published with other content. Nothing is published then.
     """
     _check_outcomes(records, writers)
     index = Index.merge(records)
@@ -44,6 +47,7 @@ def publish(
     retries = sum(record.retries for record in records)
     manifest = Manifest(**dict(header), objects=data + small, retries=retries)
     _check_sizes(store, manifest, clock or SystemClock(), visible_s)
+    confirm()
     try:
         store.create(manifest_key(header.step), manifest.to_bytes())
     except AlreadyExists:
@@ -70,7 +74,9 @@ def _published(store: ObjectStore, header: Header, data: tuple[ObjectRecord, ...
         manifest = Manifest.from_bytes(store.get(key), key)
     except NotFound:
         return None
-    if manifest.about() != header.about() or manifest.objects[: len(data)] != data:
+    about = header.model_copy(update={"layout": manifest.layout}).about()
+    same_layout = manifest.layout == header.layout
+    if manifest.about() != about or (same_layout and manifest.objects[: len(data)] != data):
         raise AlreadyExists(f"{store.url}/{key}: step {header.step} is published with other content, {manifest.prefix}")
     return manifest
 

@@ -50,6 +50,8 @@ class Boundary:
         """Do what waits. Raises GenerationBroken where the mesh is to be another one after it."""
         if self._saving_waits(mesh):
             self._go_on_saving()
+        if self.saver.publishing and (self.departures.due(mesh) or self.standbys.can_grow(mesh.roster)):
+            self._go_on_saving()  # before slot 0 lets go of its generation, and with it of the checkpoint
         self.departures.run_if_due(mesh)
         self.comparison.run_if_due(mesh, num_steps)
         if self.standbys.can_grow(mesh.roster):

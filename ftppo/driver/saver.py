@@ -19,7 +19,7 @@ from ftppo.checkpoint.manifest import Header, Manifest
 from ftppo.checkpoint.stores import config_digest, retrying_store_of
 from ftppo.clock import Clock
 from ftppo.config import Config
-from ftppo.driver.mesh import Mesh
+from ftppo.driver.mesh import GenerationBroken, Mesh
 from ftppo.driver.record import CheckpointRecord
 from ftppo.errors import CheckpointError, CorruptCheckpoint, StorageError
 from ftppo.plan.retention import LEFTOVER_S, keep
@@ -35,7 +35,7 @@ class _Pending:
     header: Header
     started: float  # monotonic
     stall_s: float  # training has stood still for it so far
-    publishing: bool = False  # every rank has written
+    publishing: bool = False  # every rank has written, and slot 0 was told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,18 +79,27 @@ class Saver:
         """The next piece of what was begun, waiting for the ranks: slot 0 publishes, or has; the checkpoint then.
 
         What retention lets go is deleted after that, behind the training where the save was. Raises CheckpointError,
-        StorageError; the save is over then, and nothing is published.
+        StorageError, and the save is over then; GenerationBroken, and it is still pending.
         """
         assert self.pending is not None, "no save was begun"
         pending, self.pending = self.pending, None
+        try:
+            return self._advance(mesh, pending)
+        except GenerationBroken:
+            self.pending = pending
+            raise
+
+    def _advance(self, mesh: Mesh, pending: _Pending) -> CheckpointRecord | None:
         waiting, limit = self.clock.monotonic(), self.config.checkpoint.save_s
         if not pending.publishing:
             written = mesh.call("end_save", phase="save.publish", deadline_s=limit)
-            mesh.call("publish", pending.header, rows=written, via="first_slot", phase="save.publish", deadline_s=limit)
+            mesh.call(
+                "begin_publish", pending.header, rows=written, via="first_slot", phase="save.publish", deadline_s=limit
+            )
             stall_s = max(one.stalled_s for one in written) + self.clock.monotonic() - waiting
             self.pending = dataclasses.replace(pending, stall_s=pending.stall_s + stall_s, publishing=True)
             return None
-        manifest: Manifest = mesh.call("published", via="first_slot", phase="save.publish", deadline_s=limit)
+        manifest: Manifest = mesh.call("end_publish", via="first_slot", phase="save.publish", deadline_s=limit)
         now, self.last_step = self.clock.monotonic(), manifest.step
         self._start_to_prune()
         if not self.config.checkpoint.asynchronous or manifest.iteration >= self.config.train.iterations:
@@ -103,6 +112,11 @@ class Saver:
             total_s=now - pending.started,
             retries=manifest.retries,
         )
+
+    @property
+    def publishing(self) -> bool:
+        """Whether all is written and slot 0 is at it."""
+        return self.pending is not None and self.pending.publishing
 
     def end(self, mesh: Mesh) -> CheckpointRecord:
         """All that is left of what was begun. Raises as `advance` does."""
@@ -120,7 +134,7 @@ class Saver:
                 self.prune_error = error
 
     def forget(self) -> None:
-        """The generation broke: what was begun in it is never published."""
+        """The generation broke: what was begun in it is abandoned, and made again."""
         self.pending = None
 
     def restore(self, mesh: Mesh, tell: Callable[[str], None]) -> Restored | None:

@@ -174,5 +174,5 @@ class _LocalUpload:
 
     def _check_size(self, total_bytes: int) -> None:
         size = self._temp.stat().st_size
-        if size < total_bytes:  # it may be longer, with room for more parts
+        if size < total_bytes:  # as a rule it is longer, with room for more parts
             raise StorageError(f"{self._path} has {size} bytes where {total_bytes} were written")

@@ -1,7 +1,7 @@
 """A file that is written in parts, by several threads at once. Comes in: a path, parts; goes out: bytes on the disk.
 
-Each part opens the file anew: one that is stuck while the others go on holds no handle but its own. Linux has two calls
-that Python has not; where they are missing, or the file system does not know them, the parts only take longer.
+Each part opens the file anew: one that is stuck while the others go on holds no handle but its own. Where the system or
+the file system does not know O_DIRECT, fallocate or sync_file_range, the parts only take longer.
 """
 
 import ctypes
@@ -12,8 +12,9 @@ from pathlib import Path
 
 from ftppo.storage.base import PAGE_BYTES
 
-AHEAD_BYTES = 128 * 2**20  # most room that is taken at once; what is too much goes when the file is finished
-AHEAD_PARTS = 4  # least room
+_AHEAD_PARTS = 4  # room for so many more is taken at once
+_AHEAD_BYTES = 128 * 2**20  # or, in a file that has become long, for as much again, up to this
+_SHARE_OF_FREE = 1 / 16  # of the disk's free space, as others write as well
 UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _O_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 _WRITE_AND_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
@@ -57,8 +58,7 @@ class PartFile:
         """Cut the file to what was written and make durable its size, and where the parts lie."""
         handle = os.open(self.path, os.O_WRONLY)
         try:
-            if num_bytes < self._room_bytes:
-                os.ftruncate(handle, num_bytes)
+            os.ftruncate(handle, num_bytes)  # where taking room has failed, it may have taken some
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -84,7 +84,7 @@ class PartFile:
 
     def _write_directly(self, handle: int, offset: int, data: memoryview) -> None:
         with self._one_writes:
-            if not self._has_room(handle, offset + len(data), AHEAD_PARTS * len(data)):
+            if not self._has_room(handle, offset + len(data), _AHEAD_PARTS * len(data)):
                 write_all(handle, offset, data)
                 return
         write_all(handle, offset, data)  # beside other parts, for the file does not become longer
@@ -92,11 +92,13 @@ class PartFile:
     def _has_room(self, handle: int, end: int, least_bytes: int) -> bool:
         """Whether the file reaches to `end`. Takes as much room again for what comes next, `least_bytes` at least."""
         if _fallocate is not None and self._may_reserve and end > self._room_bytes:
-            room_bytes = end + min(max(end, least_bytes), AHEAD_BYTES)  # to take room waits for all parts under way
-            if _fallocate(handle, 0, 0, room_bytes) == 0:
+            room_bytes = end + max(least_bytes, min(end, _AHEAD_BYTES))  # to take room waits for all parts under way
+            disk = os.fstatvfs(handle)
+            fits = room_bytes - self._room_bytes <= disk.f_bavail * disk.f_frsize * _SHARE_OF_FREE
+            if fits and _fallocate(handle, 0, 0, room_bytes) == 0:
                 self._room_bytes = room_bytes
             else:
-                self._may_reserve = False  # unknown here, or the disk is too full for more than what there is
+                self._may_reserve = False  # what else is wrong shows when the part is written
         return end <= self._room_bytes
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 from ftppo.checkpoint.catalog import Catalog
 from ftppo.checkpoint.index import ShardRecord
@@ -17,6 +18,7 @@ from ftppo.checkpoint.publish import publish
 from ftppo.checkpoint.shards import read_shards, write_shards
 from ftppo.checkpoint.stores import make_retrier, retrying_store_of, store_of
 from ftppo.config import Checkpoint
+from ftppo.errors import CheckpointError
 from ftppo.types import Written
 from ftppo.worker.state import Part
 
@@ -30,6 +32,7 @@ class Durable:
         self._copying: Future[list[Piece]] | None = None
         self._saving: Future[bytes] | None = None
         self._publishing: Future[Manifest] | None = None
+        self._attempt: str | None = None  # the one that may be published
         self._stalled_s = 0.0
 
     def begin(self, prefix: str) -> None:
@@ -53,7 +56,7 @@ class Durable:
     def end(self) -> Written:
         """What the save begun last has written, once it has. Raises StorageError."""
         assert self._saving is not None, "no save was begun"
-        saving, self._saving = self._saving, None
+        saving, self._saving, self._copying = self._saving, None, None
         return Written(saving.result(), self._stalled_s)
 
     @property
@@ -61,14 +64,19 @@ class Durable:
         """Whether nothing is being written or published."""
         return all(future is None or future.done() for future in (self._saving, self._publishing))
 
-    def publish(self, header: Header, written: Sequence[Written], num_writers: int) -> None:
+    def begin_publish(self, header: Header, written: Sequence[Written], num_writers: int) -> None:
         """Begin to make what all ranks have written a checkpoint. One rank does it."""
+        self._attempt = header.uid
         self._publishing = self._thread.submit(self._publish, header, written, num_writers)
 
-    def published(self) -> Manifest | None:
+    def end_publish(self) -> Manifest | None:
         """What was to be published, once it is; None where there was nothing. Raises CheckpointError, StorageError."""
         publishing, self._publishing = self._publishing, None
         return publishing.result() if publishing is not None else None
+
+    def abandon(self) -> None:
+        """The generation is over: nothing that was written in it is published any more."""
+        self._attempt = None
 
     def load(self, manifest: Manifest) -> int:
         """Fill the state from a checkpoint of any layout. Returns the bytes fetched. Raises CheckpointError."""
@@ -84,12 +92,17 @@ class Durable:
 
     def _publish(self, header: Header, written: Sequence[Written], num_writers: int) -> Manifest:
         records = [ShardRecord.from_bytes(one.record, f"the record of slot {slot}") for slot, one in enumerate(written)]
-        return publish(retrying_store_of(self.knobs), header, records, num_writers)
+
+        def confirm() -> None:
+            if self._attempt != header.uid:
+                raise CheckpointError(f"{header.prefix} is of a past generation and is not published")
+
+        return publish(retrying_store_of(self.knobs), header, records, num_writers, confirm=confirm)
 
     def _wait(self) -> None:
-        # One of a past generation may still be writing: its attempt is never published, whatever comes of it.
-        if self._saving is not None:
-            wait([self._saving])
+        # Of a past generation: it has been abandoned, and nobody asks what becomes of it.
+        begun: tuple[Future[Any] | None, ...] = (self._saving, self._publishing)
+        wait([future for future in begun if future is not None])
 
 
 def _copies(pieces: Sequence[Piece]) -> list[Piece]:

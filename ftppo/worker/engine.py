@@ -61,6 +61,7 @@ class Engine:
         self.models: dict[str, Any] = {}  # by role: see ftppo/worker/roles.py
         self.parts: list[Part] = []
         self.memory = memory
+        self.durable = Durable(config.checkpoint, self.slot, self.parts)
         device.prepare(config.cluster.threads_per_actor)
 
     def build(self, layout: Layout, slot: int) -> None:
@@ -96,6 +97,7 @@ class Engine:
         self.progress.enter("idle")
         for module in modules_of(self.models).values():
             forget_broken_forward(module)
+        self.durable.abandon()
         return self.groups.release(self.models)
 
     @property
@@ -228,14 +230,14 @@ class Engine:
         self.progress.enter("idle")
         return written
 
-    def publish(self, header: Header, written: list[Written] | None) -> None:
+    def begin_publish(self, header: Header, written: list[Written] | None) -> None:
         """Begin to make a checkpoint of what all ranks have written; who is not told of it does nothing."""
         if written is not None:
-            self.durable.publish(header, written, self.layout.world)
+            self.durable.begin_publish(header, written, self.layout.world)
 
-    def published(self) -> Manifest | None:
+    def end_publish(self) -> Manifest | None:
         """What this rank was to publish, once it has; None where it was not. Raises CheckpointError, StorageError."""
-        return self.durable.published()
+        return self.durable.end_publish()
 
     def load(self, manifest: Manifest) -> int:
         """Fill this rank's state from a checkpoint of any layout. Returns the bytes fetched."""

@@ -111,8 +111,8 @@ class World:
         self.each("begin_save", header.prefix)
         meanwhile()
         written = self.each("end_save")
-        self.merged("publish", header, rows=written, via=TO_FIRST)
-        manifest: Manifest = self.merged("published", via=TO_FIRST)
+        self.merged("begin_publish", header, rows=written, via=TO_FIRST)
+        manifest: Manifest = self.merged("end_publish", via=TO_FIRST)
         return manifest
 
     def load(self, manifest: Manifest) -> list[int]:

@@ -209,11 +209,31 @@ def test_parts_are_written_side_by_side_where_there_is_room(store: LocalStore, m
     assert not meeting.broken
 
 
-@pytest.mark.parametrize("fallocate", [None, lambda *_: -1], ids=["unknown", "no room"])
+def some_room(handle: int, *_: int) -> int:
+    """As a file system that runs full on the way."""
+    os.ftruncate(handle, 3 * len(PAGE) + 1)
+    return -1
+
+
+@pytest.mark.parametrize("fallocate", [None, lambda *_: -1, some_room], ids=["unknown", "no room", "too little"])
 def test_where_no_room_can_be_taken_parts_are_written_one_by_one(
     store: LocalStore, monkeypatch: Patch, fallocate: Callable[..., int] | None
 ) -> None:
     monkeypatch.setattr(parts, "_fallocate", fallocate)
+    meeting = threading.Barrier(2, timeout=0.2)
+    assert upload_two_at_once(store, meeting, monkeypatch) == PAGE + PAGE[::-1]
+    assert meeting.broken
+
+
+def test_on_a_disk_that_is_almost_full_no_room_is_taken(store: LocalStore, monkeypatch: Patch) -> None:
+    real = os.fstatvfs
+
+    def full(handle: int) -> os.statvfs_result:
+        found = list(real(handle))
+        found[4] = 20  # f_bavail: pages, of which a sixteenth may be taken
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "fstatvfs", full)
     meeting = threading.Barrier(2, timeout=0.2)
     assert upload_two_at_once(store, meeting, monkeypatch) == PAGE + PAGE[::-1]
     assert meeting.broken

@@ -115,6 +115,17 @@ def test_other_content_never_replaces_a_published_step(
     assert store.get(manifest_key(1)) == before and loaded(store) == (1, 1.0)
 
 
+def test_a_step_that_was_published_in_another_layout_is_published(
+    store: MemoryStore, state: State, retrier: Retrier
+) -> None:
+    first = publish(store, HEADER, records(store, state(1.0), retrier), 2)
+    shrunk = HEADER.model_copy(update={"layout": {"dp": 1}, "generation": 2, "uid": "b"})
+    assert publish(store, shrunk, records(store, state(1.001), retrier, shrunk), 2) == first
+    with pytest.raises(AlreadyExists):
+        other = shrunk.model_copy(update={"state": {"cursor": 9}})
+        publish(store, other, records(store, state(1.001), retrier, other), 2)
+
+
 @pytest.mark.parametrize("kind", ["memory", "local"])
 def test_of_racing_attempts_one_wins(kind: str, tmp_path: Path, state: State, retrier: Retrier) -> None:
     store: ObjectStore = MemoryStore() if kind == "memory" else LocalStore(tmp_path)

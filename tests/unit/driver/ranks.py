@@ -41,11 +41,11 @@ class Rank:
         assert self._saving is not None
         return Written(self._saving().to_bytes(), 0.0)
 
-    def publish(self, header: Header, written: list[Written] | None) -> None:
+    def begin_publish(self, header: Header, written: list[Written] | None) -> None:
         records = [ShardRecord.from_bytes(one.record, "") for one in written or ()]
         self._publishing = lambda: publish(self.store, header, records, 2, FakeClock()) if records else None
 
-    def published(self) -> Manifest | None:
+    def end_publish(self) -> Manifest | None:
         assert self._publishing is not None
         return self._publishing()
 

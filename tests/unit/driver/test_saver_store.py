@@ -11,6 +11,7 @@ from ftppo.checkpoint.catalog import Catalog
 from ftppo.checkpoint.manifest import manifest_key
 from ftppo.clock import FakeClock
 from ftppo.config import Config
+from ftppo.driver.mesh import GenerationBroken
 from ftppo.driver.record import CheckpointRecord
 from ftppo.driver.saver import Saver
 from ftppo.errors import AlreadyExists, CheckpointError, CorruptCheckpoint, PermissionDenied, StorageError
@@ -165,7 +166,7 @@ def test_nothing_published_is_nothing_restored(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("method", ["end_save", "publish", "published"])
+@pytest.mark.parametrize("method", ["end_save", "begin_publish", "end_publish"])
 def test_a_failed_save_leaves_the_old_one_even_where_one_is_kept(begin: Begin, rank: int, method: str) -> None:
     run = begin(keep_last=1)
     run.save(10)
@@ -174,10 +175,23 @@ def test_a_failed_save_leaves_the_old_one_even_where_one_is_kept(begin: Begin, r
         run.save(20)
     assert run.saver.pending is None
     again = begin(keep_last=1)
-    if (method, rank) != ("published", 1):  # rank 1 has no part in publishing: what it says comes too late
+    if (method, rank) != ("end_publish", 1):  # rank 1 has no part in publishing: what it says comes too late
         assert again.restore() == 10
     again.save(20)
     assert again.steps() == [20] and again.restore() == 20
+
+
+@pytest.mark.parametrize("method", ["end_save", "begin_publish", "end_publish"])
+def test_a_save_that_a_fault_interrupts_stays_pending_so_that_it_is_made_again(begin: Begin, method: str) -> None:
+    run = begin()
+    broken = GenerationBroken((), "save.publish", run.ranks.roster)
+    run.ranks.fails[method, 1] = broken
+    with pytest.raises(GenerationBroken):
+        run.save(10)
+    assert run.saver.pending is not None
+    run.saver.forget()
+    run.save(10)
+    assert run.steps() == [10]
 
 
 def test_retention_counts_what_was_saved_before_a_restart(begin: Begin) -> None:

@@ -1,12 +1,13 @@
 """A rank's own part of a save: what fails behind the training is raised when it ends, and does not stop the next."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Buffer, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from ftppo.checkpoint.catalog import Catalog
 from ftppo.checkpoint.index import ShardRecord
 from ftppo.checkpoint.manifest import Header
 from ftppo.checkpoint.pieces import Piece
@@ -47,8 +48,8 @@ def test_what_is_saved_is_the_state_when_it_began(rank: Durable, values: torch.T
     written = rank.end()
     record = ShardRecord.from_bytes(written.record, "")
     assert rank.idle and [item.key for item in record.items] == ["w"]
-    rank.publish(HEADER, [written], 1)
-    manifest = rank.published()
+    rank.begin_publish(HEADER, [written], 1)
+    manifest = rank.end_publish()
     assert manifest is not None
     Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
     assert torch.equal(values, torch.arange(600.0))
@@ -73,8 +74,8 @@ def test_who_changes_the_state_waits_for_the_copy_and_the_wait_is_told(
     written = rank.end()
     release.join()
     assert 0.1 < written.stalled_s < 20.0
-    rank.publish(HEADER, [written], 1)
-    manifest = rank.published()
+    rank.begin_publish(HEADER, [written], 1)
+    manifest = rank.end_publish()
     assert manifest is not None
     Durable(rank.knobs, 1, rank.parts[:1]).load(manifest)
     assert torch.equal(values, torch.arange(600.0))
@@ -104,11 +105,36 @@ def test_one_that_nobody_ended_is_waited_for(rank: Durable, tmp_path: Path) -> N
 
 
 def test_who_was_not_asked_to_publish_has_nothing_to_tell(rank: Durable) -> None:
-    assert rank.published() is None and rank.idle
+    assert rank.end_publish() is None and rank.idle
 
 
 def test_what_fails_while_it_is_published_is_raised_when_that_is_asked_for(rank: Durable) -> None:
-    rank.publish(HEADER, [], 1)
+    rank.begin_publish(HEADER, [], 1)
     with pytest.raises(CheckpointError, match="records of writers 0 to 0 are needed"):
-        rank.published()
-    assert rank.idle and rank.published() is None
+        rank.end_publish()
+    assert rank.idle and rank.end_publish() is None
+
+
+def test_what_is_published_when_the_generation_ends_is_not_a_checkpoint_and_does_not_hold_up_the_next(
+    rank: Durable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gate, put = threading.Event(), LocalStore.put
+
+    def slow(store: LocalStore, key: str, data: Buffer, crc32: int | None = None) -> None:
+        gate.wait(30)
+        put(store, key, data, crc32)
+
+    rank.begin(HEADER.prefix)
+    written = rank.end()
+    monkeypatch.setattr(LocalStore, "put", slow)
+    rank.begin_publish(HEADER, [written], 1)
+    assert not rank.idle
+    rank.abandon()
+    threading.Timer(0.2, gate.set).start()
+    later = HEADER.model_copy(update={"uid": "b", "generation": 2})
+    rank.begin(later.prefix)
+    assert gate.is_set(), "one at a time"
+    assert Catalog(LocalStore(tmp_path)).steps() == []
+    rank.begin_publish(later, [rank.end()], 1)
+    manifest = rank.end_publish()
+    assert manifest is not None and manifest.uid == "b"
