@@ -57,6 +57,8 @@ class Saver:
         self.pending: _Pending | None = None
         self.prune_error: Exception | None = None
         self._pruning: Future[Exception | None] | None = None
+        self._sweeping = threading.Lock()  # no save begins meanwhile: who sweeps would take it for a leftover
+        self._live: tuple[str, ...] = ()  # prefix of an attempt that may be being written
 
     def latest(self) -> Manifest | None:
         """The newest published checkpoint of this run whose manifest can be read; None where there is none at all.
@@ -72,6 +74,8 @@ class Saver:
         assert self.pending is None, "one save at a time"
         started = self.clock.monotonic()
         header = self._header(mesh, state)
+        with self._sweeping:
+            self._live = (header.prefix,)
         mesh.call("begin_save", header.prefix, phase="save", deadline_s=self.config.checkpoint.save_s)
         self.pending = _Pending(header, started, self.clock.monotonic() - started)
 
@@ -100,7 +104,7 @@ class Saver:
             self.pending = dataclasses.replace(pending, stall_s=pending.stall_s + stall_s, publishing=True)
             return None
         manifest: Manifest = mesh.call("end_publish", via="first_slot", phase="save.publish", deadline_s=limit)
-        now, self.last_step = self.clock.monotonic(), manifest.step
+        now, self.last_step, self._live = self.clock.monotonic(), manifest.step, ()
         self._start_to_prune()
         if not self.config.checkpoint.asynchronous or manifest.iteration >= self.config.train.iterations:
             self.settle()
@@ -215,7 +219,8 @@ class Saver:
             published = [(one.step, one.iteration) for one in self.catalog.published()]
             _, old = keep(published, knobs.keep_last, knobs.keep_every_iterations)
             self.catalog.prune(step for step, _ in old)
-            self.catalog.sweep(LEFTOVER_S)
+            with self._sweeping:
+                self.catalog.sweep(LEFTOVER_S, self._live)
         except (StorageError, CheckpointError) as error:
             return error
         return None

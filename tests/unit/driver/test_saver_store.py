@@ -230,6 +230,32 @@ def test_old_ones_go_behind_the_training_and_a_refusal_is_told_of_later(
     assert run.restore() == 30 and run.steps() == [30] and run.saver.prune_error is None
 
 
+def test_what_is_being_written_is_never_swept_however_old_it_looks(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, gate, swept = begin(keep_last=1, asynchronous=True), threading.Event(), list[str]()
+    steps = Catalog.published
+
+    def late(catalog: Catalog) -> object:
+        gate.wait(30)
+        return steps(catalog)
+
+    def sweep(store: LocalStore, prefix: str, older_than_s: float) -> int:
+        swept.append(prefix)
+        return 0
+
+    monkeypatch.setattr(Catalog, "published", late)
+    monkeypatch.setattr(LocalStore, "sweep_uploads", sweep)
+    run.save(10)
+    run.saver.begin(cast(Any, run.ranks), DriverState(iteration=2, step=20, cursor=140))
+    gate.set()
+    run.saver.settle()
+    assert swept == [] and run.saver.prune_error is None
+    run.saver.end(cast(Any, run.ranks))
+    run.saver.settle()
+    assert swept == ["step-"]
+
+
 def test_an_unreadable_older_one_does_not_stop_retention(saved: Run, begin: Begin) -> None:
     damage(saved, 20, "manifest")
     again = begin(keep_last=1)
