@@ -59,8 +59,6 @@ class Watch:
         for reference in ready:
             try:
                 beacon = ray.get(reference)
-            except ray.exceptions.GetTimeoutError:
-                continue
             except ray.exceptions.RayError:
                 beacon = None  # its own call says what happened to it
             self._heard[asked[reference]] = heard

@@ -70,13 +70,19 @@ class Saver:
         return manifest
 
     def begin(self, mesh: Mesh, state: DriverState) -> None:
-        """Have all ranks start to copy their state and to write the copy. Who changes the state next waits for it."""
+        """Have all ranks start to copy their state and to write the copy. Who changes the state next waits for it.
+
+        Raises StorageError where the store does not answer who sweeps it.
+        """
         assert self.pending is None, "one save at a time"
-        started = self.clock.monotonic()
+        started, limit = self.clock.monotonic(), self.config.checkpoint.save_s
         header = self._header(mesh, state)
-        with self._sweeping:
-            self._live = (header.prefix,)
-        mesh.call("begin_save", header.prefix, phase="save", deadline_s=self.config.checkpoint.save_s)
+        if not self._sweeping.acquire(timeout=limit):
+            what = f"a sweep of leftovers has not ended for checkpoint.save_s={limit:g} s"
+            raise StorageError(f"{self.store.url}: {what}: see why the store does not answer, or raise it")
+        self._live = (header.prefix,)
+        self._sweeping.release()
+        mesh.call("begin_save", header.prefix, phase="save", deadline_s=limit)
         self.pending = _Pending(header, started, self.clock.monotonic() - started)
 
     def advance(self, mesh: Mesh) -> CheckpointRecord | None:

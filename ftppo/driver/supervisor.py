@@ -75,7 +75,8 @@ class Supervisor:
         self.pool = Pool(self.config, cluster, tokenizer.vocab_size, tokenizer.eos_id, self.clock, lending)
         self.standbys = Standbys(self.pool, self.files, self.display, begun=estate is not None)
         told = (self.files, self.display, self.clock)
-        self.boundary = Boundary(self.config, self.pool, self.standbys, self.saver, self._advance_save, *told)
+        advance = functools.partial(self._go_on_saving, self.saver.advance)
+        self.boundary = Boundary(self.config, self.pool, self.standbys, self.saver, advance, *told)
         self.recovery = Recovery(self.config, self.pool, self.standbys, self.saver, *told)
         try:
             self._start() if estate is None else self._take_over(estate)
@@ -222,16 +223,16 @@ class Supervisor:
         self._on_phase("save", "")
         if self.saver.pending is not None:
             self._go_on_saving(self.saver.end)
-        self.saver.begin(self.mesh, self.state)
-        if last or not self.config.checkpoint.asynchronous:
+        self._go_on_saving(functools.partial(self.saver.begin, state=self.state), last)
+        if self.saver.pending is not None and (last or not self.config.checkpoint.asynchronous):
             self._go_on_saving(self.saver.end, last)
         self.save_due = False
 
-    def _advance_save(self) -> None:
-        self._go_on_saving(self.saver.advance)
-
     def _go_on_saving(self, how: Callable[[Mesh], CheckpointRecord | None], last: bool = False) -> None:
-        """Where storage refuses a save it is reported, and fails the run only where it is the last."""
+        """Do a piece of a save, and tell of the checkpoint that it comes to.
+
+        One that storage refuses is reported, and fails the run only where it is the last.
+        """
         try:
             record = how(self.mesh)
         except (CheckpointError, StorageError) as error:

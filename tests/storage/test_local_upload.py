@@ -230,7 +230,7 @@ def test_on_a_disk_that_is_almost_full_no_room_is_taken(store: LocalStore, monke
 
     def full(handle: int) -> os.statvfs_result:
         found = list(real(handle))
-        found[4] = 20  # f_bavail: pages, of which a sixteenth may be taken
+        found[4] = 0  # f_bavail: blocks
         return os.statvfs_result(found)
 
     monkeypatch.setattr(os, "fstatvfs", full)

@@ -256,6 +256,15 @@ def test_what_is_being_written_is_never_swept_however_old_it_looks(
     assert swept == ["step-"]
 
 
+def test_a_sweep_that_does_not_end_holds_up_a_save_for_so_long_and_is_named(begin: Begin) -> None:
+    run = begin(save_s=0.05)
+    with run.saver._sweeping, pytest.raises(StorageError, match=r"checkpoint\.save_s=0\.05 s: see why"):
+        run.save(10)
+    assert run.saver.pending is None and run.ranks.calls == []
+    run.save(10)
+    assert run.steps() == [10]
+
+
 def test_an_unreadable_older_one_does_not_stop_retention(saved: Run, begin: Begin) -> None:
     damage(saved, 20, "manifest")
     again = begin(keep_last=1)
