@@ -65,7 +65,7 @@ def _steps(context: dict[str, Any], rank: int, ready: bool) -> float:
 
 @contextlib.contextmanager
 def _bare() -> Iterator[None]:
-    """Neither copies nor beacon, but for what the models' own hooks tell it, which have had it since they were built."""
+    """Neither copies nor beacon, but for what hooks of the models tell it: they have had it since they were built."""
     with contextlib.ExitStack() as stack:
         for owner, name in ((Memory, "take"), (Progress, "tick"), (Progress, "enter")):
             stack.enter_context(mock.patch.object(owner, name, lambda *_: None))
