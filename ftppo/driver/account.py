@@ -14,7 +14,7 @@ from ftppo.driver.display import Display
 from ftppo.driver.mesh import GenerationBroken
 from ftppo.driver.record import RecoveryRecord, RecoverySeconds
 from ftppo.driver.runfiles import RunFiles
-from ftppo.plan.faults import Fault
+from ftppo.plan.faults import Fault, FaultKind
 from ftppo.plan.recovery import Grow, Reshape, Shrink, Source, Substitute
 from ftppo.worker.actor import FAULT_TIME_KEY
 
@@ -113,7 +113,7 @@ def restart_record(generation: int, source: Source, lost: int, watch: Stopwatch)
     """The record of a run whose last driver was lost, and which another one goes on with."""
     return RecoveryRecord(
         generation=generation,
-        cause="driver_lost: the last driver ended without a word",
+        cause=f"{FaultKind.DRIVER_LOST}: the last driver ended without a word",
         slots=(),
         phase="idle",
         plan="restart",

@@ -59,6 +59,8 @@ class StandbyTrials:
             for name in gone:
                 self._end(name, "its process is gone", for_good=False)
             return
+        if any(_was_given_up(answer) for answer in running.answers):
+            return  # somebody had other work: nothing is learned, and the pair may try again
         error = _error(running.answers)
         self._known = self._known.ended(running.pair, error is None)
         self.files.record("standbys_tried", f"{' with '.join(running.pair)}: {error or 'the sum is right'}")
@@ -92,13 +94,21 @@ class StandbyTrials:
 
 
 def _has_died(answer: Any) -> bool:
+    """Whether who was asked is gone; an error that it raised itself, as for want of the other one, is an answer."""
+    error = _raised(answer)
+    return isinstance(error, ray.exceptions.RayActorError) and not isinstance(error, ray.exceptions.RayTaskError)
+
+
+def _was_given_up(answer: Any) -> bool:
+    return isinstance(getattr(_raised(answer), "cause", None), InterruptedError)
+
+
+def _raised(answer: Any) -> ray.exceptions.RayError | None:
     try:
         ray.get(answer)
-    except ray.exceptions.RayActorError:
-        return True
-    except ray.exceptions.RayError:
-        pass
-    return False
+    except ray.exceptions.RayError as error:
+        return error
+    return None
 
 
 def _error(answers: Sequence[Any]) -> str | None:

@@ -1,1 +1,1 @@
-"""Decisions as pure functions over frozen values: topology, roster, faults, recovery, lifecycle, retention, chaos."""
+"""Decisions as pure functions over frozen values: topology, roster, faults, recovery, retention, chaos."""

@@ -3,7 +3,6 @@
 Victims are told from causes: who only lost a peer is not at fault, and nobody is accused for want of data.
 """
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +13,8 @@ NO_SLOT = -1  # of a fault that is no slot's, such as a lost driver
 
 _MEMORY_ERRORS = frozenset({"MemoryError", "OutOfMemoryError"})  # Python's own, torch's
 _NUMERIC_ERROR = "FloatingPointError"
-_PHASES = {"load": 0, "build": 0, "rollout": 1, "score": 2, "update": 3, "save": 4}  # in the order of an iteration
+# In the order of an iteration. A snapshot is of the step before it, and names it as its own.
+_PHASES = {"load": 0, "build": 0, "rollout": 1, "score": 2, "update": 3, "snapshot": 4, "save": 5}
 
 
 class FaultKind(StrEnum):
@@ -32,13 +32,18 @@ class FaultKind(StrEnum):
     DRIVER_LOST = "driver_lost"
 
 
+class Leave(StrEnum):
+    """How an actor that works comes to leave its slot, between two steps."""
+
+    TOLD = "told"  # it will be ended soon: it goes, whoever takes its place
+    BETTER = "better"  # its node will be, or it is slow: it stays while there is nobody to take its place
+
+
 class ExitKind(StrEnum):
     """Why a process ended, where the cluster says so."""
 
-    CRASH = "crash"
     OOM = "oom"  # ended by who watches the node's memory
     PREEMPTED = "preempted"  # the node was asked for
-    NODE_DIED = "node_died"
     FENCED = "fenced"  # ended by the driver, because it did not let go in time
 
 
@@ -74,20 +79,18 @@ class BeaconView:
 class Observation:
     """All that is known of one slot after something broke. None is "not known", which is no evidence of anything.
 
-    Example: Observation(slot=3, actor="a3", process_dead=True, exit_code=-9)
+    Example: Observation(slot=3, actor="a3", process_dead=True)
     """
 
     slot: int
     actor: str
     process_dead: bool | None = None
     exit_kind: ExitKind | None = None
-    exit_code: int | None = None  # as subprocess gives it: -9 is SIGKILL
     exit_detail: str | None = None  # of its end, or why it is to leave; for people, never judged
     error: ErrorView | None = None  # its own, or the PeerLost that it raised
     peer_lost: bool = False  # what it raised is the consequence of another's fault
-    finite: bool | None = None  # False: it alone produced numbers that are not finite
     corrupt: bool | None = None  # True: its weights differ from what most of its replicas have
-    leaving: bool | None = None  # True: it, or its node, was told to go
+    leave: Leave | None = None  # it, or its node, was told to go
     share: float | None = None  # where it is to be replaced for that: of the time that other replicas take
     beacon: BeaconView | None = None  # the last one heard
     silent_s: float | None = None  # seconds since it owes an answer on the control group
@@ -97,16 +100,18 @@ class Observation:
 
 @dataclass(frozen=True)
 class Fault:
-    """A judged observation. `reason` is a sentence for a person and begins with the slot."""
+    """A judged observation. `reason` is a sentence for a person and begins with the slot.
+
+    Where its actor works and only leaves its slot, `leave` says how.
+    """
 
     slot: int
     kind: FaultKind
     reason: str
+    leave: Leave | None = None
 
 
-def judge(
-    observations: Sequence[Observation], *, layout: Layout, hang_s: float, driver_alive: bool | None = None
-) -> list[Fault]:
+def judge(observations: Sequence[Observation], *, layout: Layout, hang_s: float) -> list[Fault]:
     """The causes among the observations, by slot; at most one a slot, and none where the evidence names nobody.
 
     `hang_s` is the longest time that a slot may stay where it is, in seconds. A slot that has stayed longer hangs if it
@@ -116,31 +121,30 @@ def judge(
     """
     assert len({seen.slot for seen in observations}) == len(observations), "two observations of one slot"
     found: dict[int, tuple[FaultKind, str]] = {}
-    if driver_alive is False:
-        found[NO_SLOT] = FaultKind.DRIVER_LOST, "the driver is gone, and another takes over"
     for seen in observations:
         judged = _end(seen) or _error(seen) or _silence(seen, hang_s)
         if judged:
             found[seen.slot] = judged
     if not found:
         found = _laggard(observations, hang_s)
-    return [_fault(slot, *found[slot], layout) for slot in sorted(found)]
+    of_slot = {seen.slot: seen for seen in observations}
+    return [_fault(of_slot[slot], *found[slot], layout) for slot in sorted(found)]
 
 
 def _end(seen: Observation) -> tuple[FaultKind, str] | None:
     """The process ended, or is about to."""
-    if seen.node_alive is False or seen.exit_kind is ExitKind.NODE_DIED:
+    if seen.node_alive is False:
         return FaultKind.NODE_LOST, "its node is gone"
     if seen.corrupt and not seen.process_dead:
         return FaultKind.CORRUPT, "its weights are not those of the other replicas"
     if not seen.process_dead:
-        if seen.leaving:
+        if seen.leave:
             return FaultKind.PREEMPTED, _how_it_ended(seen, "told to leave")
         slow = seen.share and f"its replica takes {seen.share:.1f} times as long as the others"
         return (FaultKind.STRAGGLER, slow) if slow else None
     if seen.exit_kind is ExitKind.OOM:
         return FaultKind.OOM, _how_it_ended(seen, "process ended for want of memory")
-    if seen.exit_kind is ExitKind.PREEMPTED or seen.leaving or seen.exit_code == -signal.SIGTERM:
+    if seen.exit_kind is ExitKind.PREEMPTED or seen.leave:
         return FaultKind.PREEMPTED, _how_it_ended(seen, "told to leave")
     if seen.error and not seen.peer_lost:
         return _error(seen)  # it said why before it ended
@@ -149,31 +153,21 @@ def _end(seen: Observation) -> tuple[FaultKind, str] | None:
     return FaultKind.CRASH, _how_it_ended(seen, "process died")
 
 
-def _how_it_ended(seen: Observation, otherwise: str) -> str:
-    """What the exit code says in words, else `otherwise`; with the first line of the detail."""
-    text = otherwise
-    if seen.exit_kind in (None, ExitKind.CRASH) and seen.exit_code is not None:
-        text = f"process {_exit_words(seen.exit_code)}"
+def _how_it_ended(seen: Observation, text: str) -> str:
+    """`text`, with the first line of the detail."""
     detail = (seen.exit_detail or "").strip().partition("\n")[0]
     return f"{text}: {detail}" if detail else text
 
 
-def _exit_words(code: int) -> str:
-    if code >= 0:
-        return f"ended with status {code}"
-    known = {int(number): number.name for number in signal.Signals}
-    return f"killed by {known.get(-code, f'signal {-code}')}"
-
-
 def _error(seen: Observation) -> tuple[FaultKind, str] | None:
-    """It raised something of its own, or produced what no model should."""
-    error = None if seen.peer_lost else seen.error
-    if error:
-        said = f"{error.type} in {error.phase}: {error.message.strip().partition('\n')[0]}"
-        if error.type in _MEMORY_ERRORS:
-            return FaultKind.OOM, f"out of memory, {said}"
-        return (FaultKind.BAD_NUMERICS if error.type == _NUMERIC_ERROR else FaultKind.EXCEPTION), said
-    return (FaultKind.BAD_NUMERICS, "numbers that are not finite, here alone") if seen.finite is False else None
+    """It raised something of its own."""
+    if seen.error is None or seen.peer_lost:
+        return None
+    error = seen.error
+    said = f"{error.type} in {error.phase}: {error.message.strip().partition('\n')[0]}"
+    if error.type in _MEMORY_ERRORS:
+        return FaultKind.OOM, f"out of memory, {said}"
+    return (FaultKind.BAD_NUMERICS if error.type == _NUMERIC_ERROR else FaultKind.EXCEPTION), said
 
 
 def _silence(seen: Observation, hang_s: float) -> tuple[FaultKind, str] | None:
@@ -202,5 +196,7 @@ def _laggard(observations: Sequence[Observation], hang_s: float) -> dict[int, tu
     return {seen.slot: (FaultKind.HANG, where + (", behind all others" if len(heard) > 1 else ""))}
 
 
-def _fault(slot: int, kind: FaultKind, text: str, layout: Layout) -> Fault:
-    return Fault(slot, kind, text if slot == NO_SLOT else f"{layout.describe(slot)}: {text}")
+def _fault(seen: Observation, kind: FaultKind, text: str, layout: Layout) -> Fault:
+    leaves = kind in (FaultKind.PREEMPTED, FaultKind.STRAGGLER) and not seen.process_dead
+    how = (seen.leave or Leave.BETTER) if leaves else None
+    return Fault(seen.slot, kind, f"{layout.describe(seen.slot)}: {text}", how)

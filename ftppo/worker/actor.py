@@ -180,7 +180,8 @@ class TrainActor:
     @ray.method(concurrency_group="trial")
     def try_together(self, meet: Rendezvous, rank: int, num: int, timeout_s: float) -> bool:
         """Whether an all-reduce with others that stand by comes out right. Raises where none comes about."""
-        if self.generation >= 0 and not self.broken:
+        self.trial.begin()
+        if self.generation >= 0 and not self.broken:  # since: who joins later finds a trial to abandon
             raise InterruptedError("holds a slot by now")
         return bool(self.trial.run(meet, rank, num, self.engine.device, timeout_s))
 
@@ -198,8 +199,8 @@ class TrainActor:
         """Enter a generation, once."""
         if meet.generation <= self.generation:
             raise StaleGeneration(meet.generation, self.generation)
-        self.trial.abandon()
         self.generation, self.broken = meet.generation, False
+        self.trial.abandon()
         try:
             self.engine.join(meet, buddy, timeout_s)
         except Exception as error:
@@ -222,6 +223,7 @@ class TrainActor:
                 arm(self.engine.progress, stamp.faults, _report_fault)
             result = getattr(self.engine, method)(*args)
             self._remember(result, *args)
+            self.engine.progress.enter("idle")  # who has done its part must not look like one that is stuck in it
         except Exception as error:
             raise self._let_go(error) from None
         finally:

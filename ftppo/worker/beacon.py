@@ -17,6 +17,11 @@ class Progress:
         self.poisoned = False  # an injected fault wants the gradients of this step spoilt
         self._place = ("idle", 0, 0, time.time())
 
+    def join(self, generation: int, slot: int) -> None:
+        """A generation begins for this rank, with nothing left of what was to go wrong in the one before."""
+        self.generation, self.slot = generation, slot
+        self.flipped = self.poisoned = False
+
     def enter(self, phase: str, step: int = 0) -> None:
         """A phase begins."""
         self._place = (phase, step, 0, time.time())

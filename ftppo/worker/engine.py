@@ -89,7 +89,7 @@ class Engine:
         """Enter the world of a generation with the models as they are; `buddy` is who keeps this rank's copies."""
         collective_s = COLLECTIVE_HANGS * self.config.recovery.hang_s
         self.groups.create(self.layout, self.slot, meet, self.device.backend, timeout_s, collective_s, self.models)
-        self.progress.generation, self.progress.slot = meet.generation, self.slot
+        self.progress.join(meet.generation, self.slot)
         self.memory.join(meet.generation, buddy if self.config.snapshot.every_steps else None)
 
     def release(self) -> int:
@@ -141,7 +141,7 @@ class Engine:
         moved = self._move((self.policy, norms[0], spec.policy_lr))
         self.version = spec.version
         if moved:
-            self._snapshot_if_due(spec.version)
+            self._snapshot_if_due(spec)
         return result_of(means, norms, skipped=not moved)
 
     def begin_ppo(self, version: int) -> None:
@@ -176,7 +176,7 @@ class Engine:
         if moved or spec.final:
             self.version = spec.version
         if moved:
-            self._snapshot_if_due(spec.version)
+            self._snapshot_if_due(spec)
         return result_of(means, norms, skipped=not moved)
 
     def snapshot(self, version: int) -> None:
@@ -267,13 +267,13 @@ class Engine:
         """A checksum of this rank's weights, the same on all replicas unless bits have flipped."""
         return fingerprint(learner.module for learner in self.learners)
 
-    def _snapshot_if_due(self, version: int) -> None:
+    def _snapshot_if_due(self, spec: StepSpec) -> None:
         every = self.config.snapshot.every_steps
-        if every and version % every == 0:
-            self.progress.enter("snapshot", version)
+        if every and spec.version % every == 0:
+            self.progress.enter("snapshot", spec.step)
             self.progress.tick()
             flip_if_asked(self.progress, self.policy.module)
-            self.memory.take(version, every)
+            self.memory.take(spec.version, every)
 
     def _collect_parts(self) -> list[Part]:
         writes = self.slot == 0

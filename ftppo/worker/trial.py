@@ -33,19 +33,26 @@ class Trial:
         )
         return int(self._store.port)
 
-    def run(self, meet: Rendezvous, rank: int, num: int, device: Device, timeout_s: float) -> bool:
-        """Meet the others and add up. Raises where one of them does not come, or nothing does, within `timeout_s`."""
-        until = time.monotonic() + timeout_s
+    def begin(self) -> None:
+        """A trial is to be run: from here on `abandon` ends it."""
         self._wanted = True
+
+    def run(self, meet: Rendezvous, rank: int, num: int, device: Device, timeout_s: float) -> bool:
+        """Meet the others and add up, after `begin`.
+
+        Raises where one of them does not come, or nothing does, within `timeout_s`; InterruptedError once abandoned.
+        """
+        until = time.monotonic() + timeout_s
         try:
+            self._check()
             limit = timedelta(seconds=timeout_s)
             store = PrefixStore(f"trial-{meet.generation}", TCPStore(meet.host, meet.port, timeout=limit))
             self._group = group = _make_group(store, rank, num, device, limit)
             numbers = _numbers(rank).to(device.torch)
-            work = group.allreduce([numbers]) if self._wanted else None
-            while work is None or not work.is_completed():
-                if not self._wanted:
-                    raise InterruptedError("given up: there is other work")
+            self._check()
+            work = group.allreduce([numbers])
+            while not work.is_completed():
+                self._check()
                 if time.monotonic() > until:
                     raise TimeoutError(f"an all-reduce of {num} took longer than {timeout_s:g} s")
                 time.sleep(POLL_S)
@@ -54,6 +61,10 @@ class Trial:
             return torch.equal(numbers.cpu(), expected)
         finally:
             self.abandon()
+
+    def _check(self) -> None:
+        if not self._wanted:
+            raise InterruptedError("given up: there is other work")
 
     def abandon(self) -> None:
         """Let go of whatever is under way."""

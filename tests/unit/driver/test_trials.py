@@ -12,6 +12,7 @@ from ftppo.driver.display import Display
 from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.trials import AGAIN_S, SILENT, StandbyTrials
+from ftppo.plan.trials import ATTEMPTS
 
 LIMIT_S = 5.0
 
@@ -112,7 +113,7 @@ def test_of_two_that_fail_both_stay() -> None:
     world = World("a", "b")
     world.fleet.answers["b"] = False
     world.pass_time()
-    assert world.fleet.ended == [] and len(world.events) == 1
+    assert world.fleet.ended == [] and len(world.events) == ATTEMPTS
 
 
 def test_who_has_died_is_made_up_for_and_not_blamed() -> None:
@@ -121,6 +122,26 @@ def test_who_has_died_is_made_up_for_and_not_blamed() -> None:
     world.pass_time()
     assert world.fleet.ended == [("b", False)]
     assert ("standbys_tried", "a with c: the sum is right") in world.events
+
+
+def test_who_raises_for_want_of_a_dead_partner_has_not_died() -> None:
+    world = World("a", "b")
+    died = ray.exceptions.ActorDiedError()
+    raised = ray.exceptions.RayTaskError("try_together", "", died).as_instanceof_cause()
+    world.fleet.answers = {"a": died, "b": raised}
+    world.pass_time()
+    assert world.fleet.ended == [("a", False)]
+
+
+def test_a_trial_that_somebody_gave_up_is_no_failure() -> None:
+    world = World("a", "b", "c")
+    given_up = InterruptedError("given up: there is other work")
+    world.fleet.answers["b"] = ray.exceptions.RayTaskError("try_together", "", given_up).as_instanceof_cause()
+    world.pass_time(2 * ATTEMPTS * AGAIN_S)
+    assert world.events == []
+    del world.fleet.answers["b"]
+    world.pass_time()
+    assert world.fleet.ended == [] and len(world.events) == 2
 
 
 @pytest.mark.parametrize(("opens", "silent"), [(True, "b"), (False, "a")])

@@ -1,6 +1,6 @@
 """Who tries with whom, and who is to blame: nobody, until a partner has done well with somebody else."""
 
-from ftppo.plan.trials import Trials
+from ftppo.plan.trials import ATTEMPTS, Trials
 
 
 def play(broken: str, names: str) -> tuple[Trials, list[tuple[str, str]]]:
@@ -29,7 +29,7 @@ def test_a_newcomer_tries_with_a_proven_one() -> None:
 
 def test_of_two_nobody_is_to_blame() -> None:
     known, pairs = play("b", "ab")
-    assert pairs == [("a", "b")] and known.bad() == []
+    assert pairs == [("a", "b")] * ATTEMPTS and known.bad() == []
     assert known.next_pair("ab") is None, "it would be no news"
 
 
@@ -39,7 +39,15 @@ def test_a_third_tells_who_it_was() -> None:
         assert known.bad() == [broken]
 
 
+def test_a_failure_that_does_not_come_again_is_nobodys() -> None:
+    known = Trials().ended(("a", "b"), right=False).ended(("a", "c"), right=True)
+    assert known.bad() == [] and known.next_pair("abc") == ("a", "b")
+    known = known.ended(("a", "b"), right=True)
+    assert known.bad() == [] and known.next_pair("abc") is None
+    assert known.ended(("b", "d"), right=False).ended(("b", "d"), right=False).bad() == ["d"]
+
+
 def test_who_was_ended_is_forgotten() -> None:
     known, _ = play("b", "abc")
     known = known.without(["b"])
-    assert known.bad() == [] and known.next_pair("ac") is None and known.failed == frozenset()
+    assert known.bad() == [] and known.next_pair("ac") is None and not known.failed

@@ -21,6 +21,7 @@ def together(trials: Sequence[Trial]) -> list[bool]:
     found: dict[int, bool] = {}
 
     def run(rank: int) -> None:
+        trials[rank].begin()
         found[rank] = trials[rank].run(meet, rank, len(trials), CPU, LIMIT_S)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(trials))]
@@ -55,6 +56,7 @@ def test_a_wrong_number_spoils_it_for_both(monkeypatch: pytest.MonkeyPatch) -> N
 def test_who_is_left_alone_does_not_wait_for_ever() -> None:
     host = Trial()
     meet = Rendezvous(2, "127.0.0.1", host.open_store(0.5))
+    host.begin()
     with pytest.raises(Exception, match="timeout"):
         host.run(meet, 0, 2, CPU, 0.5)
 
@@ -78,6 +80,11 @@ def test_a_trial_is_given_up_for_other_work(monkeypatch: pytest.MonkeyPatch) -> 
 
     aborted: list[Group] = []
     monkeypatch.setattr(module, "_make_group", lambda *_: Group())
+    host.begin()
     with pytest.raises(InterruptedError):
         host.run(meet, 0, 2, CPU, LIMIT_S)
     assert len(aborted) == 1
+    host.begin()
+    host.abandon()  # before it came to anything
+    with pytest.raises(InterruptedError):
+        host.run(meet, 0, 2, CPU, LIMIT_S)
