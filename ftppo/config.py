@@ -157,6 +157,7 @@ class Recovery(Section):
     standby_s: float = Field(180.0, gt=0)  # a promised standby is warm
     orphan_s: float = Field(300.0, gt=0)  # actors of a cluster that is not the run's own outlive their driver so long
     max_recoveries: int = Field(20, ge=0)
+    max_per_hour: int = Field(0, ge=0)  # of these for one kind of fault; 0: as many as come
     compare_every_steps: int = Field(20, ge=0)  # weights of replicas by checksum, for bits that flipped; 0: never
     straggler_ratio: float = Field(1.5, ge=0)  # a replica that takes so many times as long as the others; 0: never told
     straggler_steps: int = Field(20, ge=1)  # steps that this is judged over, by their medians

@@ -60,7 +60,7 @@ class NotEnoughStandbys(FtppoError):
 
 
 class TooManyRecoveries(FtppoError):
-    """Another fault after `recovery.max_recoveries` were recovered from."""
+    """Another fault after `recovery.max_recoveries`, or `max_per_hour` of its kind, were recovered from."""
 
 
 class ClusterError(FtppoError):

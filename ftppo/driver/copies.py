@@ -5,7 +5,7 @@ next fault came.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,12 @@ def find_copies(
     has_reference: bool,
     at_most: int,
     timeout_s: float,
+    leaving: Collection[str] = (),
 ) -> Copies | None:
     """The newest version, up to `at_most`, that the actors in `handles` hold together; None where there is none.
 
     `layouts` are those that may have made copies, by how they write themselves. Of two that hold a version, the
-    roster's own is preferred.
+    roster's own is preferred. Those `leaving` are asked for what nobody else holds.
     """
     asked = {handle.holdings.remote(): name for name, handle in handles.items()}
     ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
@@ -51,7 +52,7 @@ def find_copies(
     found = []
     for text, layout in layouts.items():
         own = layout == roster.layout
-        common = newest_common(roster.slots if own else [""] * layout.world, held[text], also, at_most)
+        common = newest_common(roster.slots if own else [""] * layout.world, held[text], also, at_most, leaving)
         if common is not None:
             found.append((common.version, own, Copies(layout, common.version, common.holder)))
     return max(found, key=lambda one: one[:2])[2] if found else None

@@ -2,21 +2,22 @@
 GenerationBroken in good order by which recovery puts standbys in their places.
 
 Who goes: actors that were told to (SIGTERM), actors on nodes that are about to go, and stragglers where that is wanted.
-The last two stay while there are not enough warm standbys for them: they still work.
+The last two stay while there are not enough warm standbys for them, or no snapshots to move by: they still work.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from ftppo.clock import Clock
 from ftppo.driver.announce import announce
 from ftppo.driver.display import Display
 from ftppo.driver.mesh import GenerationBroken, Mesh
-from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
+from ftppo.driver.standbys import Standbys
 from ftppo.driver.stragglers import Stragglers
 from ftppo.driver.text import count
 from ftppo.plan.departures import going
-from ftppo.plan.faults import Observation
+from ftppo.plan.faults import Leave, Observation
 
 DRAINING = "node_draining"  # the event
 NODE_WORDS = "its node is about to go"
@@ -25,40 +26,45 @@ NODE_WORDS = "its node is about to go"
 class Departures:
     """Those of a run."""
 
-    def __init__(self, pool: Pool, stragglers: Stragglers, files: RunFiles, display: Display, clock: Clock) -> None:
-        self.pool, self.stragglers, self.files, self.display, self.clock = pool, stragglers, files, display, clock
+    def __init__(
+        self, standbys: Standbys, stragglers: Stragglers, files: RunFiles, display: Display, clock: Clock
+    ) -> None:
+        self.standbys, self.stragglers, self.pool = standbys, stragglers, standbys.pool
+        self.files, self.display, self.clock = files, display, clock
         self._told: set[str] = set()  # nodes
 
     def due(self, mesh: Mesh) -> bool:
         """Whether somebody is to go."""
         return bool(self._going(mesh))
 
-    def run_if_due(self, mesh: Mesh) -> None:
-        """Have them go, once their buddies have their newest copies. Raises GenerationBroken."""
-        slots = self._going(mesh)
-        if not slots:
+    def run_if_due(self, mesh: Mesh, version: int) -> None:
+        """Have them go, once their buddies have copies of `version`, which is the newest. Raises GenerationBroken."""
+        if not self.due(mesh):
             return
-        seen = [self._seen(mesh, slot) for slot in slots]  # now: who is to go may be told otherwise after the wait
-        mesh.call("settle", phase="idle")
-        raise GenerationBroken(seen, "idle", mesh.roster)
+        self.standbys.knock()
+        seen = self._going(mesh)
+        if seen:
+            mesh.call("hand_over", version, phase="idle")
+            raise GenerationBroken(seen, "idle", mesh.roster, in_order=True)
 
-    def _seen(self, mesh: Mesh, slot: int) -> Observation:
-        name = mesh.roster.actor(slot)
-        if slot in mesh.leaving:
-            return Observation(slot, name, process_dead=False, leaving=True)
-        if self.pool.node_of(name) in self.pool.draining():
-            return Observation(slot, name, process_dead=False, leaving=True, exit_detail=NODE_WORDS)
-        share = next(replica[slot] for replica in self.stragglers.to_go(mesh.roster) if slot in replica)
-        return Observation(slot, name, process_dead=False, share=share)
-
-    def _going(self, mesh: Mesh) -> list[int]:
+    def _going(self, mesh: Mesh) -> list[Observation]:
+        """Who goes now, and why, by slot."""
         draining, slow = self.pool.draining(), self.stragglers.to_go(mesh.roster)
         if not mesh.leaving and not draining and not slow:
             return []
         on_node = self._slots_by_node(mesh, draining)
         num_warm = len(self.pool.promotable())
         self._tell(draining, on_node, num_warm)
-        return going(mesh.leaving, [*on_node.values(), *slow], num_warm, mesh.buddy_of)
+
+        def seen(slot: int, **why: Any) -> Observation:
+            return Observation(slot, mesh.roster.actor(slot), process_dead=False, **why)
+
+        found = {slot: seen(slot, share=share) for replica in slow for slot, share in replica.items()}
+        on_nodes = [slot for slots in on_node.values() for slot in slots]
+        found |= {slot: seen(slot, leave=Leave.BETTER, exit_detail=NODE_WORDS) for slot in on_nodes}
+        found |= {slot: seen(slot, leave=Leave.TOLD) for slot in mesh.leaving}
+        better = [*on_node.values(), *slow] if mesh.buddy_of else []
+        return [found[slot] for slot in going(mesh.leaving, better, num_warm, mesh.buddy_of)]
 
     def _slots_by_node(self, mesh: Mesh, draining: Mapping[str, float | None]) -> dict[str, list[int]]:
         """The slots on each of these nodes, the node that goes first in front."""

@@ -14,6 +14,7 @@ from ftppo.plan.faults import BeaconView, ErrorView, ExitKind, Observation
 from ftppo.plan.roster import Roster
 
 OUT_OF_MEMORY = "Ray's memory monitor ended it, as its node ran short"  # Ray's own words fill pages
+SURVEY_S = 1.0  # a living actor answers on its control group in milliseconds, unless its machine is starved
 _KNOCKING = 32  # at so many doors at a time
 
 

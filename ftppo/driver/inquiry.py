@@ -3,14 +3,12 @@
 import dataclasses
 
 from ftppo.clock import Clock
-from ftppo.driver.detect import nobody_at, survey
+from ftppo.driver.detect import SURVEY_S, nobody_at, survey
 from ftppo.driver.mesh import GenerationBroken
 from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
 from ftppo.plan.faults import Fault, judge
 from ftppo.plan.roster import Roster
-
-SURVEY_S = 1.0  # a living actor answers on its control group in milliseconds, unless its machine is starved
 
 
 def find_faults(

@@ -32,14 +32,20 @@ INLINE_BYTES = 64 * 1024  # a call carries up to 100 KB by itself, all arguments
 class GenerationBroken(FtppoError):
     """The mesh cannot go on in this generation. `observations` are what showed it; there may be more to see.
 
-    `spoilt`: the newest version of the weights is not to be trusted.
+    `spoilt`: the newest version of the weights is not to be trusted. `in_order`: nothing went wrong, slots are to move.
     """
 
     def __init__(
-        self, observations: Sequence[Observation], phase: CallPhase, roster: Roster, spoilt: bool = False
+        self,
+        observations: Sequence[Observation],
+        phase: CallPhase,
+        roster: Roster,
+        spoilt: bool = False,
+        in_order: bool = False,
     ) -> None:
         super().__init__(observations, phase, roster)
-        self.observations, self.phase, self.roster, self.spoilt = tuple(observations), phase, roster, spoilt
+        self.observations, self.phase, self.roster = tuple(observations), phase, roster
+        self.spoilt, self.in_order = spoilt, in_order
 
     def __str__(self) -> str:
         return f"generation {self.roster.generation} broke in {self.phase}: {self.observations}"

@@ -20,6 +20,7 @@ from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.bundles import Bundles
 from ftppo.driver.cluster import Cluster
+from ftppo.driver.detect import SURVEY_S, nobody_at
 from ftppo.driver.estate import Estate
 from ftppo.driver.lending import Lending
 from ftppo.driver.nodes import Nodes
@@ -78,11 +79,9 @@ class Pool:
         bundle = self.cluster.bundle(self.config)
         lasting = {"name": self.lending.run, "lifetime": "detached"} if self.lending is not None else {}
         self._group = placement_group([bundle] * num, strategy="PACK", **lasting)
-        if not self._group.wait(self.config.cluster.start_s):
-            raise ClusterError(
-                f"{num} bundles of {bundle} were not placed within cluster.start_s={self.config.cluster.start_s:g} s; "
-                f"available now: {ray.available_resources()}"
-            )
+        if not self._group.wait(limit := self.config.cluster.start_s):
+            slow = f"{num} bundles of {bundle} were not placed within cluster.start_s={limit:g} s"
+            raise ClusterError(f"{slow}; available now: {ray.available_resources()}")
         members = [self._spawn(index) for index in range(num)]
         places = self._gather([member.handle.whereabouts.remote() for member in members], "came up")
         found = []
@@ -124,9 +123,15 @@ class Pool:
         """These actors have been built for the slots of `layout`, in slot order."""
         self._built = {name: (layout, slot) for slot, name in enumerate(slots)}
 
-    def unsettled(self, layout: Layout, slots: Sequence[str]) -> list[int]:
-        """The slots of `layout` whose actors are not known to have been built for them."""
-        return [slot for slot, name in enumerate(slots) if self._built.get(name) != (layout, slot)]
+    def to_build(self, layout: Layout, slots: Sequence[str]) -> list[int]:
+        """The slots of `layout` whose actors are not known to have been built for them.
+
+        They are about to be: what they were built for before does not count any more, whatever comes of it.
+        """
+        found = [slot for slot, name in enumerate(slots) if self._built.get(name) != (layout, slot)]
+        for slot in found:
+            self._built.pop(slots[slot], None)
+        return found
 
     def warm_up(self, standbys: Sequence[str]) -> None:
         """Begin to warm standbys, each built for a slot that the fewest others are built for. Returns at once."""
@@ -176,8 +181,8 @@ class Pool:
 
     def node_of(self, name: str) -> str | None:
         """The node that an actor runs on; None where it is not known, or no more."""
-        member = self.members.get(name)
-        return member.place.node if member is not None and member.place is not None else None
+        place = self.members[name].place if name in self.members else None
+        return place.node if place is not None else None
 
     def warm_by_node(self) -> dict[str, list[str]]:
         """The actors of each node that have come as far as to serve snapshots."""
@@ -197,20 +202,16 @@ class Pool:
         draining = self.draining()
         return [name for name in self.warm if self.node_of(name) not in draining]
 
+    def knock(self) -> list[str]:
+        """End the warm standbys at whose address nobody listens any more. Returns their names."""
+        gone = sorted(nobody_at(self.addresses(self.warm), SURVEY_S))
+        for name in gone:
+            self.retire(name)
+        return gone
+
     def demote(self, names: Iterable[str]) -> None:
         """These actors, whose slots are no more, stand by from now on."""
         self.warm += names
-
-    def fitting(self, lost: Sequence[int], names: Sequence[str]) -> list[str]:
-        """`names` in an order in which, as far as can be, each of the `lost` slots meets a standby built for it."""
-        left, fits = list(names), dict[int, str]()
-        for slot in lost:
-            fit = next((name for name in left if self.members[name].built_for == slot), None)
-            if fit is not None:
-                fits[slot] = fit
-                left.remove(fit)
-        order = [fits[slot] if slot in fits else left.pop() for slot in lost if slot in fits or left]
-        return order + left
 
     def retire(self, name: str, for_good: bool = False) -> None:
         """End an actor, whatever its state: stopped, hung or dead already.
@@ -290,9 +291,8 @@ class Pool:
         limit = self.config.cluster.start_s
         ready, late = ray.wait(list(references), num_returns=len(references), timeout=limit)
         if late:
-            raise ClusterError(
-                f"{len(ready)} of {len(references)} actors: each {what} within cluster.start_s={limit:g} s"
-            )
+            slow = f"of {len(references)} actors only {len(ready)} each {what} within cluster.start_s={limit:g} s"
+            raise ClusterError(f"{slow}: raise it, or see with run.ray_logs=true what the others are at")
         try:
             return list(ray.get(list(references)))
         except ray.exceptions.RayError as error:

@@ -1,6 +1,6 @@
 """Carries out a recovery. Comes in: a broken generation; goes out: the next one's mesh, the state to go on from.
 
-judge -> plan -> fence survivors -> promote standbys -> new groups -> state     (a fault on the way: a new plan)
+judge -> plan -> promote standbys -> fence survivors -> build -> new groups -> state   (a fault on the way: a new plan)
 """
 
 import dataclasses
@@ -13,23 +13,22 @@ from ftppo.config import Config
 from ftppo.driver.account import Accounts, Stopwatch, phase_of, record_of, restart_record
 from ftppo.driver.announce import announce
 from ftppo.driver.copies import Copies, find_copies
-from ftppo.driver.detect import from_error, nobody_at
+from ftppo.driver.detect import from_error
 from ftppo.driver.display import Display
-from ftppo.driver.inquiry import SURVEY_S, find_faults
+from ftppo.driver.inquiry import find_faults
 from ftppo.driver.mesh import GenerationBroken, Mesh
+from ftppo.driver.planner import Planner
 from ftppo.driver.pool import Member, Pool
 from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.saver import DAMAGED, Saver
 from ftppo.driver.standbys import Standbys
-from ftppo.errors import CheckpointError, ClusterError, RepeatedFault
-from ftppo.plan.faults import NO_SLOT, ExitKind, Fault, FaultKind, Observation
-from ftppo.plan.recovery import GiveUp, Grow, Plan, Reshape, Source, Substitute, Wait, plan_recovery
+from ftppo.errors import CheckpointError
+from ftppo.plan.faults import NO_SLOT, ExitKind, Fault, Observation
+from ftppo.plan.recovery import Reshape, Source, Substitute
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout, buddies
 from ftppo.types import DriverState
 from ftppo.worker.meeting import Rendezvous
-
-POLL_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +59,14 @@ class Recovery:
         display: Display,
         clock: Clock,
     ) -> None:
-        self.config, self.pool, self.standbys, self.saver = config, pool, standbys, saver
+        self.config, self.pool, self.saver = config, pool, saver
         self.files, self.display, self.clock = files, display, clock
         self.oldest = 0  # version that the driver knows how to go on from
-        self.num_begun = 0  # attempts count too: one that never succeeds must end
         self._layouts: dict[str, Layout] = {}  # those that a mesh has had, by how they write themselves
-        self._raised: dict[int, set[str]] = {}  # version -> what was raised in the step after it
+        self._leavers: set[str] = (
+            set()
+        )  # who has left a slot and works: their copies may be wanted until all is restored
+        self.planner = Planner(config, pool, standbys, files, display, clock)
         self.accounts = Accounts(files, display, clock)
 
     def mesh_of(self, roster: Roster) -> Mesh:
@@ -105,8 +106,6 @@ class Recovery:
         began = self.accounts.fault_time(watch.started)
         known = mesh.committed
         faults, plan, done = self._until_one_stands(mesh.roster, broken, state, at_most, watch)
-        if isinstance(plan, Grow):
-            self.num_begun -= 1  # nothing had gone wrong
         known = known if known is not None and done.source == "peer" else state.version
         lost = max(0, known - done.at)
         record = record_of(faults, plan, done.source, phase_of(broken), lost, watch, began)
@@ -131,30 +130,23 @@ class Recovery:
     ) -> tuple[list[Fault], Substitute | Reshape, Recovered]:
         first_faults: list[Fault] = []
         while True:
-            self.num_begun += 1
             try:
                 faults = find_faults(roster, broken, self.pool, self.files, self.clock, self.config.recovery.hang_s)
+                faults = [fault for fault in faults if fault.leave is None] or faults  # who works leaves another time
                 first_faults = first_faults or faults
                 self._announce(faults)
-                self._refuse_repetition(faults, state)
+                self.planner.refuse_repetition(faults, state)
                 watch.lap("detect")
                 copies = self._copies(roster, faults, at_most)
-                plan = self._settle(roster, faults, copies)
+                has_checkpoint = self.saver.last_step is not None
+                plan = self.planner.plan(roster, faults, broken.in_order, copies is not None, has_checkpoint)
                 if isinstance(plan, Reshape):
                     self._event("reshaped", plan.reason)
                 watch.lap("promote")
                 return first_faults, plan, self._carry_out(plan, roster, copies, watch)
             except GenerationBroken as again:
                 roster, broken = again.roster, again
-                roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
-
-    def _refuse_repetition(self, faults: Sequence[Fault], state: DriverState) -> None:
-        """Raise RepeatedFault for an exception that another actor has raised in the same step before."""
-        said = {fault.reason.partition(": ")[2] for fault in faults if fault.kind == FaultKind.EXCEPTION}
-        again = said & self._raised.get(state.version, set())
-        if again:
-            raise RepeatedFault(f"{'; '.join(sorted(again))} (again in step {state.step}, on another actor)")
-        self._raised = {state.version: said}
+                roster = self.planner.present(roster)
 
     def _announce(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
@@ -165,71 +157,49 @@ class Recovery:
         """The newest version, up to `at_most`, that living actors hold of every slot."""
         if not self.config.snapshot.every_steps:
             return None
-        lost = {roster.actor(fault.slot) for fault in faults if fault.slot != NO_SLOT}
-        asked = [name for name in (*roster.slots, *self.pool.warm) if name in self.pool.members and name not in lost]
+        struck = [fault for fault in faults if fault.slot != NO_SLOT]
+        lost = {roster.actor(fault.slot) for fault in struck if fault.leave is None}
+        leaving = self._leavers.union(roster.actor(fault.slot) for fault in struck if fault.leave is not None)
+        asked = {*roster.slots, *self.pool.warm, *leaving}.intersection(self.pool.members) - lost
         handles = {name: self.pool.members[name].handle for name in asked}
         needs_reference = self.config.algo.needs_reference
         limit = self.config.recovery.fence_s
-        copies = find_copies(roster, handles, self._layouts, needs_reference, at_most, limit)
+        copies = find_copies(roster, handles, self._layouts, needs_reference, at_most, limit, leaving)
         return copies if copies is not None and copies.version >= self.oldest else None
-
-    def _settle(self, roster: Roster, faults: Sequence[Fault], copies: Copies | None) -> Substitute | Reshape:
-        """A plan that can be carried out now: waits for standbys while the plan is to wait."""
-        for fault in faults:
-            if fault.slot != NO_SLOT:
-                self.pool.retire(roster.actor(fault.slot))  # its bundle comes free for another
-        for name in nobody_at(self.pool.addresses(self.pool.warm), SURVEY_S):
-            self.pool.retire(name)
-            self._event("standby_failed", f"{name}: nobody listens at its address any more")
-        roster = roster.without_standby([name for name in roster.standby if name not in self.pool.members])
-        until = self.clock.monotonic() + self.config.recovery.standby_s
-        while True:
-            plan = self._plan(roster, faults, copies)
-            if isinstance(plan, GiveUp):
-                raise plan.error
-            if not isinstance(plan, Wait):
-                return plan
-            if self.clock.monotonic() > until:
-                raise ClusterError(
-                    f"{plan.reason}; none came within recovery.standby_s={self.config.recovery.standby_s:g} s"
-                )
-            self.display.phase("wait", plan.reason)
-            self.standbys.begin(roster)
-            roster = self.standbys.tend(roster, POLL_S)
-
-    def _plan(self, roster: Roster, faults: Sequence[Fault], copies: Copies | None) -> Plan:
-        lost = sorted({fault.slot for fault in faults})
-        warm = self.pool.fitting(lost, [name for name in self.pool.promotable() if roster.stands_by(name)])
-        return plan_recovery(
-            roster,
-            faults,
-            warm,
-            when_short=self.config.recovery.when_short,
-            recoveries_left=self.config.recovery.max_recoveries - self.num_begun + 1,
-            has_checkpoint=self.saver.last_step is not None,
-            wanted_dp=self.config.parallel.dp,
-            holders=dict.fromkeys(range(roster.layout.world), True) if copies is not None else None,
-        )
 
     def _carry_out(self, plan: Substitute | Reshape, old: Roster, copies: Copies | None, watch: Stopwatch) -> Recovered:
         new = plan.roster
-        for name in set(old.slots) - set(new.actors):
-            self.pool.retire(name)
-        self._fence([name for name in old.slots if name in self.pool.members], new)
-        watch.lap("fence")
+        alive = [name for name in old.slots if name in self.pool.members]
+        self._leavers.update(set(alive) - set(new.actors))
         self.pool.promote(new.slots)
-        self.pool.demote(name for name in old.slots if new.stands_by(name) and name in self.pool.members)
-        # Who takes a slot, now or in an attempt that failed; in another layout, everybody.
-        builders = self.pool.unsettled(new.layout, new.slots)
-        building = {self._member(new, slot).handle.build.remote(new.layout, slot): slot for slot in builders}
-        self.mesh_of(new).wait(building, "idle", self.config.recovery.groups_s)
-        self.pool.settle(new.layout, new.slots)
+        self.pool.demote(name for name in alive if new.stands_by(name))
+        self._fence(alive, new)
+        new = self.planner.present(new)
+        watch.lap("fence")
+        self._build(new)
         watch.lap("promote")
         mesh = self.form(new)
         watch.lap("groups")
         done = self._restore(mesh, copies)
         watch.lap("state")
+        for name in self._leavers:
+            self.pool.retire(name)
+        self._leavers.clear()
         return done
+
+    def _build(self, new: Roster) -> None:
+        """Models for who takes a slot, now or in an attempt that failed; in another layout, for everybody."""
+        until = self.clock.monotonic() + self.config.recovery.groups_s
+        builders = self.pool.to_build(new.layout, new.slots)
+        building = {self._member(new, slot).handle.build.remote(new.layout, slot): slot for slot in builders}
+        try:
+            self.mesh_of(new).wait(building, "idle", self.config.recovery.groups_s)
+        except GenerationBroken:
+            # The others cannot let go before they have built.
+            left_s = max(until - self.clock.monotonic(), 0.0)
+            ray.wait(list(building), num_returns=len(building), timeout=left_s)
+            raise
+        self.pool.settle(new.layout, new.slots)
 
     def _fence(self, survivors: Sequence[str], new: Roster) -> None:
         """Survivors let go of their groups; who does not in time is ended, and counts as lost if it has a slot."""

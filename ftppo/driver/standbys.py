@@ -23,14 +23,22 @@ class Standbys:
         self._begun = begun
 
     def begin(self, roster: Roster) -> None:
-        """Warm up those that came with the slots; once."""
+        """Warm up those that came with the slots; once. Who has held a slot meanwhile is warm."""
         if not self._begun:
             self._begun = True
-            self.pool.warm_up(roster.standby)
+            cold = [name for name in roster.standby if name in self.pool.members and name not in self.pool.warm]
+            self.pool.warm_up(cold)
+
+    def knock(self) -> None:
+        """See that those that are warm are there: a standby that has died says so only when it is called."""
+        for name in self.pool.knock():
+            announce(self.files, self.display, "standby_failed", f"{name}: nobody listens at its address any more")
 
     def can_grow(self, roster: Roster) -> bool:
-        """Whether those that are warm make up a replica that the mesh has lost."""
-        num_warm = sum(roster.stands_by(name) for name in self.pool.warm)
+        """Whether those that could take a slot make up a replica that the mesh has lost, with the state in memory."""
+        if not self.pool.config.snapshot.every_steps or roster.layout.dp >= self.pool.layout.dp:
+            return False
+        num_warm = sum(roster.stands_by(name) for name in self.pool.promotable())
         return dp_within_reach(roster.layout, self.pool.layout.dp, num_warm) > roster.layout.dp
 
     def tend(self, roster: Roster, timeout_s: float = 0.0) -> Roster:

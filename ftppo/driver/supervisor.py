@@ -76,7 +76,7 @@ class Supervisor:
         self.standbys = Standbys(self.pool, self.files, self.display, begun=estate is not None)
         told = (self.files, self.display, self.clock)
         advance = functools.partial(self._go_on_saving, self.saver.advance)
-        self.boundary = Boundary(self.config, self.pool, self.standbys, self.saver, advance, *told)
+        self.boundary = Boundary(self.config, self.standbys, self.saver, advance, *told)
         self.recovery = Recovery(self.config, self.pool, self.standbys, self.saver, *told)
         try:
             self._start() if estate is None else self._take_over(estate)
@@ -271,7 +271,8 @@ class Supervisor:
         return self.boundary.due(self.mesh, self._completed().step + under_way)
 
     def _at_boundary(self) -> None:
-        self.boundary.run(self.mesh, self._completed().step)
+        stands = self._completed()
+        self.boundary.run(self.mesh, stands.step, stands.version)
 
     def _completed(self) -> DriverState:
         """Where the run stands, the completed steps of an unfinished iteration included."""

@@ -1,6 +1,6 @@
 """Who has a copy of what. Comes in: what living actors hold; goes out: the version to go back to, and from whom."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -17,18 +17,20 @@ def newest_common(
     held: Mapping[str, Sequence[tuple[int, int]]],
     also: Sequence[int] = (),
     at_most: int | None = None,
+    leaving: Collection[str] = (),
 ) -> Common | None:
     """The newest version of which every slot has a holder; None where there is no such version.
 
     `slots` are the actors of the slots, in order, the lost ones included. `held` is actor -> the (slot, version) it
-    holds, for all that live. A slot's own actor is preferred; another one must hold the versions `also` besides.
-    What is newer than `at_most` does not count: whoever asks has not seen it happen.
+    holds, for all that live. A slot's own actor is preferred; another one, or one that is `leaving`, must hold the
+    versions `also` besides, and those leaving come last. What is newer than `at_most` does not count: whoever
+    asks has not seen it happen.
     """
     by_slot: dict[int, dict[int, list[str]]] = {slot: {} for slot in range(len(slots))}
     for actor, tags in held.items():
         owned = set(tags)
         for slot, version in tags:
-            own = slot < len(slots) and slots[slot] == actor
+            own = slot < len(slots) and slots[slot] == actor and actor not in leaving
             if slot in by_slot and (own or all((slot, extra) in owned for extra in also)):
                 by_slot[slot].setdefault(version, []).append(actor)
     everywhere = set.intersection(*(set(found) for found in by_slot.values())) - set(also)
@@ -36,8 +38,8 @@ def newest_common(
     if not versions:
         return None
     version = max(versions)
-    return Common(version, {slot: _choice(slots[slot], found[version]) for slot, found in by_slot.items()})
+    return Common(version, {slot: _choice(slots[slot], found[version], leaving) for slot, found in by_slot.items()})
 
 
-def _choice(own: str, holders: Sequence[str]) -> str:
-    return own if own in holders else min(holders)
+def _choice(own: str, holders: Sequence[str], leaving: Collection[str]) -> str:
+    return min(holders, key=lambda name: (name in leaving, name != own, name))

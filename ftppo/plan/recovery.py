@@ -1,18 +1,19 @@
 """What to do about faults. Comes in: a roster, the faults, the warm standbys; goes out: one plan with its reason.
 
-enough warm standbys -> Substitute      else standbys still warming up -> Wait
+enough warm standbys -> Substitute      else who leaves for the better stays
+else standbys still warming up -> Wait
 else by when_short: wait -> Wait, shrink -> Shrink where a whole replica can be made, fail -> GiveUp
 nothing lost, and standbys for the replicas that were dropped before -> Grow
 """
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ftppo.errors import FtppoError, NotEnoughStandbys, TooManyRecoveries
-from ftppo.plan.faults import NO_SLOT, Fault
+from ftppo.plan.faults import NO_SLOT, Fault, Leave
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
 
@@ -78,25 +79,26 @@ def plan_recovery(
     warm_standbys: Sequence[str],
     *,
     when_short: WhenShort,
-    recoveries_left: int,
     has_checkpoint: bool,
+    refused: str | None = None,
     holders: Mapping[int, bool] | None = None,
     wanted_dp: int = 1,
-    dp_fits: Callable[[int], bool] = lambda dp: True,
 ) -> Plan:
     """The plan for one set of faults; the same arguments give the same plan.
 
     `warm_standbys` are standbys of `roster`, those to be used first in front; its other standbys are promised but not
-    warm. `holders` says of each slot, lost or not, whether a living actor holds its snapshot of the committed step,
-    its own copy or its buddy's; a slot that it leaves out has none, None: there are no snapshots. `dp_fits` says
-    whether the batch can be split over that many replicas. Without faults the roster stays and the groups are rebuilt,
-    unless warm standbys make up for replicas that are missing of `wanted_dp`.
+    warm. `refused` is why no recovery may begin, if so. `holders` says of each slot, lost or not, whether a living
+    actor holds its snapshot of the committed step, its own copy or its buddy's; a slot that it leaves out has none,
+    None: there are no snapshots. Without faults the roster stays and the groups are rebuilt, unless warm standbys make
+    up for replicas that are missing of `wanted_dp`.
     """
     assert all(roster.stands_by(actor) for actor in warm_standbys), "a warm standby that does not stand by"
     why = _why(faults)
-    if recoveries_left <= 0:
-        return _give_up(f"{why}; no recovery is left of recovery.max_recoveries", TooManyRecoveries)
-    lost = sorted({fault.slot for fault in faults} - {NO_SLOT})
+    if refused is not None:
+        return _give_up(f"{why}; {refused}", TooManyRecoveries)
+    lost = _slots(faults)
+    if len(lost) > len(warm_standbys):
+        lost = _slots(fault for fault in faults if fault.leave is not Leave.BETTER)
     missing = len(lost) - len(warm_standbys)
     source = _source(roster, holders, has_checkpoint)
     if not lost and (dp := dp_within_reach(roster.layout, wanted_dp, len(warm_standbys))) > roster.layout.dp:
@@ -109,7 +111,7 @@ def plan_recovery(
     if when_short == "wait":
         return Wait(missing, f"{short}: waiting for {missing} more")
     if when_short == "shrink":
-        return _shrink(roster, lost, warm_standbys, source, short, dp_fits)
+        return _shrink(roster, lost, warm_standbys, source, short)
     return _give_up(f"{short}: raise cluster.standby, or set recovery.when_short=wait", NotEnoughStandbys)
 
 
@@ -140,20 +142,18 @@ def _substitute(roster: Roster, lost: Sequence[int], warm: Sequence[str], source
     return Substitute(takers, roster.replace(takers), source, f"{why}; {who}; state from {source}")
 
 
-def _shrink(
-    roster: Roster, lost: Sequence[int], warm: Sequence[str], source: Source, short: str, dp_fits: Callable[[int], bool]
-) -> Shrink | GiveUp:
-    """Keep the replicas that lost nothing, as many as fit; their actors keep their place within the replica.
+def _shrink(roster: Roster, lost: Sequence[int], warm: Sequence[str], source: Source, short: str) -> Shrink | GiveUp:
+    """Keep the replicas that lost nothing; their actors keep their place within the replica.
 
     Where every replica lost a slot, the least damaged is filled up from standbys and from survivors of the others.
     """
     layout, gone = roster.layout, set(lost)
     num_lost = Counter(layout.coordinate(slot).dp for slot in lost)
     num_alive = layout.world - len(gone) + len(warm)
-    most = max(layout.dp - len(num_lost), min(1, num_alive * layout.dp // layout.world))
-    dp = next((dp for dp in range(most, 0, -1) if dp_fits(dp)), 0)
+    dp = max(layout.dp - len(num_lost), min(1, num_alive * layout.dp // layout.world))
     if not dp:
-        return _give_up(f"{short}: no smaller layout can be made of those left", NotEnoughStandbys)
+        needs = f"those left make no whole replica of {layout.world // layout.dp}"
+        return _give_up(f"{short}: {needs}: raise cluster.standby, or set recovery.when_short=wait", NotEnoughStandbys)
     ranked = sorted(range(layout.dp), key=lambda replica: (num_lost[replica], replica))
     kept, dropped = sorted(ranked[:dp]), tuple(sorted(ranked[dp:]))
     spares = [roster.actor(slot) for replica in dropped for slot in layout.dp_replica(replica) if slot not in gone]
@@ -174,6 +174,10 @@ def _source(roster: Roster, holders: Mapping[int, bool] | None, has_checkpoint: 
     if holders and all(holders.get(slot, False) for slot in range(roster.layout.world)):
         return "peer"
     return "checkpoint" if has_checkpoint else "initial"
+
+
+def _slots(faults: Iterable[Fault]) -> list[int]:
+    return sorted({fault.slot for fault in faults} - {NO_SLOT})
 
 
 def _why(faults: Collection[Fault]) -> str:

@@ -223,11 +223,11 @@ class TrainActor:
                 arm(self.engine.progress, stamp.faults, _report_fault)
             result = getattr(self.engine, method)(*args)
             self._remember(result, *args)
-            self.engine.progress.enter("idle")  # who has done its part must not look like one that is stuck in it
         except Exception as error:
             raise self._let_go(error) from None
         finally:
             self.engine.progress.on_move = _nothing
+            self.engine.progress.enter("idle")  # who has done its part must not look like one that is stuck in it
             self.busy = False
         engine, sent = self.engine, result if stamp.wanted else None
         return Reply(sent, engine.memory.delivered, self.leaving, engine.durable.idle, engine.pace.take())

@@ -36,7 +36,17 @@ from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
 from ftppo.worker.model import Learner, forget_broken_forward
-from ftppo.worker.optimize import OUT_OF_TURN, Move, agree, move, poison_if_asked, result_of, zero_gradients
+from ftppo.worker.optimize import (
+    OUT_OF_TURN,
+    Move,
+    agree,
+    move,
+    poison_if_asked,
+    reload_main_weights,
+    restart,
+    result_of,
+    zero_gradients,
+)
 from ftppo.worker.owned import owned_of
 from ftppo.worker.pace import Pace
 from ftppo.worker.roles import BEGUN, begin, build_models, modules_of
@@ -76,7 +86,7 @@ class Engine:
         tick = self.pace.watching(self.progress.tick)
         self.models = build_models(self.config, self.device, self.vocab_size, self.seq, tick)
         self.parts = self._collect_parts()
-        self._reload_main_weights()
+        reload_main_weights(self.learners)
         frozen = [part for part in self.parts if part.piece.key.startswith("reference.")]
         self.owned = owned_of(self.learners, frozen, slot)
         self.memory.attach(str(layout), slot, *self.owned.flats, self.owned.table(slot))
@@ -150,7 +160,7 @@ class Engine:
         for role, module in modules_of(self.models, BEGUN).items():
             if role != "policy":
                 copy_weights(self.policy.module, module)
-        self._restart_optimizers()
+        restart(self.learners, self.parts)
         self.snapshot(version)
 
     def ppo_step(self, spec: StepSpec, batch: Batch) -> StepResult:
@@ -186,8 +196,13 @@ class Engine:
             self.memory.freeze()
             self.memory.take(version)
 
+    def hand_over(self, version: int) -> None:
+        """Between steps, at `version`: copy the state where that was not due, and wait until the buddy has the copy."""
+        if self.config.snapshot.every_steps:
+            self.memory.secure(version, self.config.snapshot.every_steps)
+
     def settle(self) -> None:
-        """Wait until the buddy has this rank's newest copy."""
+        """Wait until the buddy has what is on its way."""
         self.memory.settle()
 
     def restore(self, version: int, sources: Mapping[int, Address]) -> None:
@@ -198,14 +213,12 @@ class Engine:
         self.progress.enter("load")
         self.durable.settle()
         self.memory.restore(version, sources.get(self.slot))
-        self.progress.enter("idle")
 
     def reshard(self, version: int, layout: Layout, sources: Mapping[int, Address]) -> None:
         """As `restore`, with `version` as a mesh of another `layout` copied it: `sources` is who has what."""
         self.progress.enter("load")
         self.durable.settle()
         self.memory.reshard(self.owned.pieces, version, str(layout), sources)
-        self.progress.enter("idle")
 
     def regain(self, version: int) -> None:
         """Make whole weights of all ranks' shards, and copy them: who lost its buddy has a new one."""
@@ -214,21 +227,17 @@ class Engine:
             for learner in self.learners:
                 gather_weights(learner)
         self.snapshot(version)
-        self.progress.enter("idle")
 
     def begin_save(self, prefix: str) -> None:
         """Start to copy this rank's part of the state, and to write the copy into the attempt's folder."""
         self.progress.enter("save")
         self.progress.tick()
         self.durable.begin(prefix)
-        self.progress.enter("idle")
 
     def end_save(self) -> Written:
         """What this rank has written, once it has. Raises StorageError."""
         self.progress.enter("save")
-        written = self.durable.end()
-        self.progress.enter("idle")
-        return written
+        return self.durable.end()
 
     def begin_publish(self, header: Header, written: list[Written] | None) -> None:
         """Begin to make a checkpoint of what all ranks have written; who is not told of it does nothing."""
@@ -242,22 +251,14 @@ class Engine:
     def load(self, manifest: Manifest) -> int:
         """Fill this rank's state from a checkpoint of any layout. Returns the bytes fetched."""
         self.progress.enter("load")
-        fetched = self.durable.load(manifest)
-        self.progress.enter("idle")
-        return fetched
+        return self.durable.load(manifest)
 
     def reset(self) -> None:
         """Back to the weights drawn at the start, for a fault before the first checkpoint."""
         self.durable.settle()
         for role, module in modules_of(self.models, BEGUN).items():
             begin(module, role, self.config)
-        self._restart_optimizers()
-
-    def _restart_optimizers(self) -> None:
-        for part in self.parts:
-            if ".exp_avg" in part.piece.key or part.piece.key.endswith("optimizer.step"):
-                part.piece.tensor.zero_()
-        self._reload_main_weights()
+        restart(self.learners, self.parts)
 
     def digest(self) -> str:
         """SHA-256 over what this rank writes of the learners and their optimizers."""
@@ -291,7 +292,3 @@ class Engine:
         self.durable.settle()
         move(moves, self.config.train.clip_grad)
         return True
-
-    def _reload_main_weights(self) -> None:
-        for learner in self.learners:
-            learner.optimizer.reload_model_params()

@@ -46,6 +46,12 @@ class Memory:
         # Ranks are never more than a version apart: what is older than the last two is of a slot backed by others now.
         self.holdings.drop_stale(version - 2 * every)
 
+    def secure(self, version: int, every: int) -> None:
+        """See that the state, which is at `version`, is copied, and wait until the buddy has the copy."""
+        if self.holdings.get(self._tag(version)) is None:
+            self.take(version, every)
+        self.settle()
+
     def freeze(self) -> None:
         """Copy what does not change any more."""
         self._send(self._tag(TABLE), self._table)

@@ -11,10 +11,25 @@ from torch import Tensor
 from ftppo.types import StepResult
 from ftppo.worker.beacon import Progress
 from ftppo.worker.model import Learner
+from ftppo.worker.state import Part
 
 type Move = tuple[Learner, float, float]  # with the norm of its gradients and its learning rate
 
 OUT_OF_TURN = StepResult(*(0.0,) * 8, skipped=True)  # of a step whose predecessor was not done
+
+
+def reload_main_weights(learners: Sequence[Learner]) -> None:
+    """The optimizers' own weights are the models'."""
+    for learner in learners:
+        learner.optimizer.reload_model_params()
+
+
+def restart(learners: Sequence[Learner], parts: Sequence[Part]) -> None:
+    """The optimizers as if they had not taken a step; `parts` are those of the learners' state."""
+    for part in parts:
+        if ".exp_avg" in part.piece.key or part.piece.key.endswith("optimizer.step"):
+            part.piece.tensor.zero_()
+    reload_main_weights(learners)
 
 
 def zero_gradients(learner: Learner) -> None:

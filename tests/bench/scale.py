@@ -94,9 +94,7 @@ def _judge_hang(layout: Layout) -> Action:
 def _plan(layout: Layout) -> Action:
     roster, held = _roster(layout), dict.fromkeys(range(layout.world), True)
     faults = [Fault(slot, FaultKind.CRASH, f"{layout.describe(slot)}: process died") for slot in _lost(layout)]
-    return lambda: plan_recovery(
-        roster, faults, roster.standby, when_short="fail", recoveries_left=1, has_checkpoint=True, holders=held
-    )
+    return lambda: plan_recovery(roster, faults, roster.standby, when_short="fail", has_checkpoint=True, holders=held)
 
 
 def _hold(layout: Layout) -> Action:

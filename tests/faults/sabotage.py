@@ -12,14 +12,13 @@ from typing import Any
 
 from ftppo.__main__ import main
 from ftppo.driver import recovery
-from ftppo.driver.pool import Pool
 from ftppo.driver.recovery import Recovery
 
 SURVIVOR = 0  # the slot that is killed as one
 PARTS: dict[str, tuple[Any, str]] = {
     "detect": (recovery, "find_faults"),
     "fence": (Recovery, "_fence"),
-    "promote": (Pool, "promote"),
+    "build": (Recovery, "_build"),
     "groups": (Recovery, "form"),
     "state": (Recovery, "_restore"),
 }

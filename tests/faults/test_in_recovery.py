@@ -16,7 +16,7 @@ FIRST = 3  # the slot that is lost first; its buddy is slot 1, and slot 0's is s
 STRIKES = (
     "detect:survivor",
     "fence:survivor",
-    "promote:newcomer",
+    "build:newcomer",
     "groups:newcomer",
     "groups:survivor",
     "state:newcomer",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ftppo.errors import NotEnoughStandbys, TooManyRecoveries
-from ftppo.plan.faults import NO_SLOT, Fault, FaultKind
+from ftppo.plan.faults import NO_SLOT, Fault, FaultKind, Leave
 from ftppo.plan.recovery import GiveUp, Grow, Plan, Shrink, Substitute, Wait, plan_recovery
 from ftppo.plan.roster import Roster
 from ftppo.plan.topology import Layout
@@ -20,7 +20,7 @@ def crashes(*slots: int) -> list[Fault]:
 
 
 def plan(roster: Roster, faults: list[Fault], **changed: Any) -> Plan:
-    arguments: dict[str, Any] = {"when_short": "fail", "recoveries_left": 3, "has_checkpoint": True} | changed
+    arguments: dict[str, Any] = {"when_short": "fail", "has_checkpoint": True} | changed
     warm = arguments.pop("warm", roster.standby)
     return plan_recovery(roster, faults, warm, **arguments)
 
@@ -89,7 +89,7 @@ def test_a_promised_standby_is_waited_for(when_short: str) -> None:
 
 
 def test_the_spent_budget_ends_the_run_and_the_reason_names_the_fault() -> None:
-    found = plan(ROSTER, crashes(0), recoveries_left=0)
+    found = plan(ROSTER, crashes(0), refused="none is left of recovery.max_recoveries")
     assert isinstance(found, GiveUp) and isinstance(found.error, TooManyRecoveries)
     assert "slot 0: process died" in found.reason and "recovery.max_recoveries" in found.reason
 
@@ -112,11 +112,23 @@ def test_shrinking_keeps_each_place_within_the_replica() -> None:
         assert (old.tp, old.pp, old.cp, old.dp) == (new.tp, new.pp, new.cp, 1)
 
 
-def test_shrinking_stops_at_a_size_that_the_batch_can_be_split_over() -> None:
-    found = plan(NONE_BY, crashes(1), when_short="shrink", dp_fits=lambda dp: dp in (1, 2, 4))
-    assert isinstance(found, Shrink)
-    assert found.roster.slots == ("a2", "a3", "a4", "a5") and set(found.roster.standby) == {"a0", "a6", "a7"}
-    assert found.dropped == (0, 3)
+def leaves(how: Leave, *slots: int) -> list[Fault]:
+    return [Fault(slot, FaultKind.PREEMPTED, f"slot {slot}: told to leave", how) for slot in slots]
+
+
+def test_who_leaves_for_the_better_stays_where_standbys_are_short() -> None:
+    found = plan(ROSTER, leaves(Leave.BETTER, 0, 1), warm=("s0",))
+    assert isinstance(found, Substitute) and found.takers == {} and found.roster.slots == ROSTER.slots
+    enough = plan(ROSTER, leaves(Leave.BETTER, 0, 1))
+    assert isinstance(enough, Substitute) and enough.takers == {0: "s0", 1: "s1"}
+    mixed = plan(ROSTER, crashes(3) + leaves(Leave.BETTER, 0, 1))
+    assert isinstance(mixed, Substitute) and mixed.takers == {3: "s0"}
+
+
+def test_who_was_told_to_goes_as_if_lost() -> None:
+    assert isinstance(plan(NONE_BY, leaves(Leave.TOLD, 0)), GiveUp)
+    shrunk = plan(NONE_BY, leaves(Leave.TOLD, 0), when_short="shrink")
+    assert isinstance(shrunk, Shrink) and "a0" not in shrunk.roster.actors
 
 
 def test_where_every_replica_is_hit_one_is_made_of_the_survivors() -> None:
@@ -130,10 +142,9 @@ def test_where_every_replica_is_hit_one_is_made_of_the_survivors() -> None:
 
 
 def test_what_cannot_shrink_gives_up() -> None:
-    single = Roster(0, Layout(1, 2), ("a0", "a1"))
-    for roster, fits in ((single, lambda dp: True), (NONE_BY, lambda dp: dp == 4)):
-        found = plan(roster, crashes(0), when_short="shrink", dp_fits=fits)
-        assert isinstance(found, GiveUp) and isinstance(found.error, NotEnoughStandbys)
+    found = plan(Roster(0, Layout(1, 2), ("a0", "a1")), crashes(0), when_short="shrink")
+    assert isinstance(found, GiveUp) and isinstance(found.error, NotEnoughStandbys)
+    assert "no whole replica of 2" in found.reason and "cluster.standby" in found.reason
 
 
 def test_a_cold_standby_stays_one_through_a_shrink() -> None:

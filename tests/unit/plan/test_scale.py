@@ -36,7 +36,7 @@ def lose(dp: int) -> Callable[[], object]:
     def action() -> None:
         faults = judge(seen, layout=layout, hang_s=1.0)
         assert len(faults) == len(dead)
-        how: dict[str, Any] = {"when_short": "shrink", "recoveries_left": 1, "has_checkpoint": True}
+        how: dict[str, Any] = {"when_short": "shrink", "has_checkpoint": True}
         assert isinstance(plan_recovery(roster, faults, roster.standby, **how), Substitute)
         alone = roster.without_standby(roster.standby)
         assert isinstance(plan_recovery(alone, faults, (), **how), Shrink)
