@@ -154,7 +154,7 @@ class Recovery(Section):
     hang_s: float = Field(120.0, gt=0)  # longest wait for any step of the work
     fence_s: float = Field(20.0, gt=0)  # survivors let go of their groups
     groups_s: float = Field(60.0, gt=0)  # new groups stand
-    standby_s: float = Field(180.0, gt=0)  # a promised standby is warm
+    standby_s: float = Field(180.0, gt=0)  # standbys that are warming up are waited for, then not counted on
     orphan_s: float = Field(300.0, gt=0)  # actors of a cluster that is not the run's own outlive their driver so long
     max_recoveries: int = Field(20, ge=0)
     max_per_hour: int = Field(0, ge=0)  # of these for one kind of fault; 0: as many as come

@@ -13,7 +13,7 @@ from ftppo.config import Config
 from ftppo.driver.account import Accounts, Stopwatch, phase_of, record_of, restart_record
 from ftppo.driver.announce import announce
 from ftppo.driver.copies import Copies, find_copies
-from ftppo.driver.detect import from_error
+from ftppo.driver.detect import SURVEY_S, from_error, nobody_at
 from ftppo.driver.display import Display
 from ftppo.driver.inquiry import find_faults
 from ftppo.driver.mesh import GenerationBroken, Mesh
@@ -175,6 +175,8 @@ class Recovery:
         self.pool.demote(name for name in alive if new.stands_by(name))
         self._fence(alive, new)
         new = self.planner.present(new)
+        if copies is not None and not self.pool.members.keys() >= set(copies.holder.values()):
+            raise GenerationBroken((), "idle", new)  # who was to hand over its copies is gone: others may have them
         watch.lap("fence")
         self._build(new)
         watch.lap("promote")
@@ -236,6 +238,8 @@ class Recovery:
                 mesh.call("regain", copies.version, phase="load")
                 return Recovered(mesh, "peer", copies.version, None)
             except CheckpointError as error:
+                if nobody_at(self.pool.addresses(copies.holder.values()), SURVEY_S):
+                    raise GenerationBroken((), "load", mesh.roster) from error  # as above
                 self._event("snapshot_unusable", f"taking the last checkpoint: {error}")
         restored = self.saver.restore(mesh, self._tell_damaged)
         if restored is None:

@@ -1,6 +1,7 @@
 """The program, with faults in the middle of its recoveries. Comes in: PLACE:WHOM for each recovery, then overrides.
 
-PLACE is a part of a recovery, at whose beginning WHOM is killed: a `survivor`, or the `newcomer` that takes the slot.
+PLACE is a part of a recovery. At its beginning WHOM is killed: the `survivor` in slot 0, the `buddy` of slot 3, or the
+`newcomer` that takes the slot.
 """
 
 import functools
@@ -14,7 +15,7 @@ from ftppo.__main__ import main
 from ftppo.driver import recovery
 from ftppo.driver.recovery import Recovery
 
-SURVIVOR = 0  # the slot that is killed as one
+SLOTS = {"survivor": 0, "buddy": 1}
 PARTS: dict[str, tuple[Any, str]] = {
     "detect": (recovery, "find_faults"),
     "fence": (Recovery, "_fence"),
@@ -38,9 +39,8 @@ class Saboteur:
 
     def _begin(self, itself: Recovery, mesh: Any, *_: Any) -> None:
         self.now = self.plans.pop(0) if self.plans else []
-        place = itself.pool.members[mesh.roster.actor(SURVIVOR)].place
-        assert place is not None
-        self.victims = {"survivor": place.pid}
+        places = {whom: itself.pool.members[mesh.roster.actor(slot)].place for whom, slot in SLOTS.items()}
+        self.victims = {whom: place.pid for whom, place in places.items() if place is not None}
 
     def _see_plan(self, itself: Recovery, plan: Any, *_: Any) -> None:
         for actor in plan.takers.values():

@@ -21,6 +21,7 @@ STRIKES = (
     "groups:survivor",
     "state:newcomer",
     "state:survivor",
+    "groups:buddy",
 )
 
 
@@ -28,6 +29,8 @@ def test_a_fault_in_each_part_of_a_recovery(sandbox: Sandbox, tmp_path: Path, un
     planned = [
         Fault(iteration=2 * place + 1, phase="update.backward", slot=FIRST, kind="sigkill") for place in range(7)
     ]
+    # Its buddy is lost while it moves, and only who leaves is left to hand its state over.
+    planned.append(Fault(iteration=14, phase="update.backward", slot=FIRST, kind="sigterm"))
     knobs = ("cluster.standby=3", "recovery.hang_s=30", faults(planned))
     with Program(
         sandbox, tmp_path, *STRIKES, "--", *RECIPES["dp2tp2"], *knobs, module="tests.faults.sabotage"

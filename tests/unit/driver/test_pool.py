@@ -1,5 +1,7 @@
 """Standbys are built for the slots least covered; what actors were built for is known, or they build again."""
 
+import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from ftppo.config import Config, Parallel
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.pool import Member, Pool
 from ftppo.errors import DeviceFault
+from ftppo.plan.topology import Layout
 
 
 class Handle:
@@ -59,6 +62,29 @@ def test_who_is_promoted_stands_by_no_more(pool: Pool) -> None:
     pool.warm = ["a", "b"]
     pool.promote(["a"])
     assert pool.warm == ["b"]
+
+
+def test_what_an_actor_is_about_to_be_built_for_is_not_known_before_it_is(pool: Pool) -> None:
+    small, large = Layout(dp=1), Layout(dp=2)
+    pool.settle(small, ["a"])
+    assert pool.to_build(small, ["a"]) == []
+    assert pool.to_build(large, ["a", "b"]) == [0, 1]
+    assert pool.to_build(small, ["a"]) == [0], "it may have been built for the larger one"
+    pool.settle(small, ["a"])
+    assert pool.to_build(small, ["a"]) == []
+
+
+def test_a_warm_standby_at_whose_address_nobody_listens_is_ended(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "kill", lambda handle, no_restart: None)
+    with socket.create_server(("127.0.0.1", 0)) as open_one, socket.create_server(("127.0.0.1", 0)) as other:
+        addresses = {"a": open_one.getsockname(), "b": other.getsockname()}
+        other.close()
+        for name in join(pool, a=0, b=1, c=None):
+            pool.members[name] = replace(pool.members[name], snapshots=addresses.get(name))
+        pool.warm = ["a", "b"]
+        assert pool.knock() == ["b"]
+        assert pool.warm == ["a"] and sorted(pool.members) == ["a", "c"]
+        assert pool.knock() == []
 
 
 class FailedCall(Exception):

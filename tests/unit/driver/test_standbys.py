@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from ftppo.clock import FakeClock
-from ftppo.config import Config
+from ftppo.config import Config, Snapshot
 from ftppo.driver.display import Display
 from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
@@ -20,6 +20,14 @@ class FakePool:
         self.config, self.clock = Config(), FakeClock()
         self.members: dict[str, Any] = dict.fromkeys(("a0", "a1", "a2"))
         self.draining_nodes: dict[str, float | None] = {}
+        self.layout = Layout(dp=2)
+        self.warm, self.warming = list[str](), list[str]()
+
+    def warm_up(self, names: list[str]) -> None:
+        self.warming += names
+
+    def promotable(self) -> list[str]:
+        return [name for name in self.warm if self.node_of(name) not in self.draining_nodes]
 
     def poll(self, timeout_s: float) -> list[Any]:
         return []
@@ -39,11 +47,38 @@ class FakePool:
         return fresh
 
 
-def test_a_node_that_is_about_to_go_has_none() -> None:
-    pool, events = FakePool(), list[tuple[str, str]]()
+def standbys_of(pool: FakePool, events: list[tuple[str, str]], begun: bool) -> Standbys:
     files = SimpleNamespace(record=lambda event, reason=None: events.append((event, reason)))
     display = SimpleNamespace(event=lambda text: None)
-    own = Standbys(cast(Pool, pool), cast(RunFiles, files), cast(Display, display), begun=True)
+    return Standbys(cast(Pool, pool), cast(RunFiles, files), cast(Display, display), begun=begun)
+
+
+def test_those_that_are_warm_or_gone_are_not_warmed() -> None:
+    pool = FakePool()
+    own = standbys_of(pool, [], begun=False)
+    pool.warm = ["a2"]  # it has held a slot that is no more
+    for _ in range(2):
+        own.begin(Roster(0, Layout(), ("a0",), ("a1", "a2", "gone")))
+    assert pool.warming == ["a1"]
+
+
+def test_a_mesh_grows_by_those_that_could_take_a_slot() -> None:
+    pool, roster = FakePool(), Roster(0, Layout(), ("a0",), ("a1", "a2"))
+    own = standbys_of(pool, [], begun=True)
+    assert not own.can_grow(roster)
+    pool.warm = ["a1"]
+    assert own.can_grow(roster)
+    pool.draining_nodes = {"n1": None}
+    assert not own.can_grow(roster), "a1 is on a node that is about to go"
+    pool.draining_nodes = {}
+    assert not own.can_grow(Roster(0, Layout(dp=2), ("a0", "a3"), ("a1",))), "it is whole"
+    pool.config = Config(snapshot=Snapshot(every_steps=0))
+    assert not own.can_grow(roster), "there is nothing in memory to grow by"
+
+
+def test_a_node_that_is_about_to_go_has_none() -> None:
+    pool, events = FakePool(), list[tuple[str, str]]()
+    own = standbys_of(pool, events, begun=True)
     roster = Roster(0, Layout(), ("a0",), ("a1", "a2"))
     assert own.tend(roster) == roster and events == []
     pool.draining_nodes = {"n1": None}

@@ -83,3 +83,13 @@ def test_what_never_changes_is_no_version() -> None:
 def test_copies_of_slots_that_are_no_more_are_passed_over() -> None:
     held = {"a0": [(0, 5), (7, 9)]}
     assert newest_common(("a0",), held) == Common(5, {0: "a0"})
+
+
+def test_who_is_leaving_hands_over_what_nobody_else_holds() -> None:
+    held = {"a0": [(0, 5), (0, FROZEN)], "a1": [(1, 5), (1, FROZEN), (0, 5), (0, FROZEN)]}
+    slots = ("a0", "a1")
+    assert newest_common(slots, held, also=[FROZEN], leaving=["a0"]) == Common(5, {0: "a1", 1: "a1"})
+    del held["a1"][2:]
+    assert newest_common(slots, held, also=[FROZEN], leaving=["a0"]) == Common(5, {0: "a0", 1: "a1"})
+    del held["a0"][1:]  # it will not be there to keep what it has alone
+    assert newest_common(slots, held, also=[FROZEN], leaving=["a0"]) is None

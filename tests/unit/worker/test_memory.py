@@ -80,6 +80,18 @@ def test_a_step_is_held_by_its_slot_and_by_the_buddy(pair: tuple[Rank, Rank]) ->
         assert one.memory.holdings.tags() == [Tag(slot, version) for slot in (0, 1) for version in versions]
 
 
+def test_a_version_that_was_not_due_is_secured_once(pair: tuple[Rank, Rank]) -> None:
+    first, second = pair
+    first.moving.fill_(state(0, 4))
+    for _ in range(2):
+        first.memory.secure(4, every=3)
+        assert first.memory.delivered == 4
+        assert Tag(0, 4) in second.memory.holdings.tags() and Tag(0, 3) in first.memory.holdings.tags()
+        first.moving.fill_(-1.0)  # a second copy of the version would show
+    first.memory.restore(4, None)
+    assert is_at(first.moving, 0, 4)
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_survivor_goes_back_in_its_own_memory(version: int, pair: tuple[Rank, Rank]) -> None:
     first, _ = pair
