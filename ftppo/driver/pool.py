@@ -25,6 +25,7 @@ from ftppo.driver.estate import Estate
 from ftppo.driver.lending import Lending
 from ftppo.driver.nodes import Nodes
 from ftppo.errors import ClusterError, DeviceFault, Superseded
+from ftppo.plan.fitting import least_covered
 from ftppo.plan.topology import Layout, Place, order_places
 from ftppo.worker.actor import TrainActor
 from ftppo.worker.whereabouts import Whereabouts, end_process
@@ -134,10 +135,11 @@ class Pool:
         return found
 
     def warm_up(self, standbys: Sequence[str]) -> None:
-        """Begin to warm standbys, each built for a slot that the fewest others are built for. Returns at once."""
+        """Begin to warm standbys, each built for a slot that needs one most. Returns at once."""
         covered = Counter(member.built_for for member in self.members.values())
+        nodes = {slot: self.node_of(name) for name, (layout, slot) in self._built.items() if layout == self.layout}
         for name in standbys:
-            slot = min(range(self.layout.world), key=lambda slot: (covered[slot], slot))
+            slot = least_covered(self.layout.world, covered, nodes, self.node_of(name))
             covered[slot] += 1
             self._learn(name, built_for=slot)
             handle = self.members[name].handle
@@ -219,8 +221,7 @@ class Pool:
         Its bundle comes free, unless it is `for_good`: the next actor there would have the same device.
         """
         member = self.members.pop(name, None)
-        if name in self.warm:
-            self.warm.remove(name)
+        self.warm = [one for one in self.warm if one != name]
         if member is None:
             return
         if not for_good:

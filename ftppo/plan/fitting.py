@@ -1,6 +1,20 @@
-"""Which standby takes which slot. Comes in: lost slots, standbys, what each is built for; goes out: an order."""
+"""Which standby is for which slot. Comes in: slots, standbys, what each is built for; goes out: a slot, or an order."""
 
 from collections.abc import Mapping, Sequence
+
+
+def least_covered(
+    num_slots: int, covered: Mapping[int | None, int], node_of_slot: Mapping[int, str | None], node: str | None
+) -> int:
+    """The slot to build a standby on `node` for: the fewest are built for it, and its actor is on another node.
+
+    `covered` is how many are built for each slot. Nodes that are not known are no reason for anything.
+    """
+
+    def how_good(slot: int) -> tuple[int, bool, int]:
+        return covered.get(slot, 0), node is not None and node_of_slot.get(slot) == node, slot
+
+    return min(range(num_slots), key=how_good)
 
 
 def fitting(lost: Sequence[int], standbys: Sequence[str], built_for: Mapping[str, int | None]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import itertools
 
-from ftppo.plan.fitting import fitting
+from ftppo.plan.fitting import fitting, least_covered
 
 
 def fit(lost: list[int], **built_for: int | None) -> list[str]:
@@ -38,3 +38,11 @@ def test_all_are_named_once_however_few_they_are() -> None:
 
 def test_the_order_is_only_of_those_named() -> None:
     assert fitting([0], ["b"], {"a": 0, "b": 1}) == ["b"]  # a is not warm
+
+
+def test_a_standby_is_built_for_a_slot_few_are_for_and_on_another_node_if_it_can_be() -> None:
+    nodes = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
+    assert least_covered(4, {}, nodes, "n0") == 2 and least_covered(4, {}, nodes, "n1") == 0
+    assert least_covered(4, {2: 1, 3: 1}, nodes, "n0") == 0, "a slot without one comes first"
+    assert least_covered(4, {0: 1, None: 5}, {}, None) == 1
+    assert least_covered(4, {}, nodes, None) == least_covered(4, {}, {}, "n0") == 0
