@@ -5,7 +5,9 @@ A few milliseconds on a CPU, under a second on a GPU: what a broken device gets 
 
 import contextlib
 import socket
+from typing import Any
 
+import pynvml
 import torch
 
 from ftppo.errors import DeviceFault
@@ -25,9 +27,9 @@ def diagnose(device: Device) -> None:
         raise DeviceFault(f"{where}: a product of whole numbers came out wrong")
     if not _remembers(device.torch, TESTED_BYTES[device.kind]):
         raise DeviceFault(f"{where}: memory does not hold what was written")
-    count = _uncorrected_errors(device)
-    if count:
-        raise DeviceFault(f"{where}: {count} memory errors that could not be corrected since it was started")
+    counted = _counted(device)
+    if counted:
+        raise DeviceFault(f"{where}: {counted}")
 
 
 def _multiplies(device: torch.device) -> bool:
@@ -47,15 +49,32 @@ def _remembers(device: torch.device, num_bytes: int) -> bool:
     return True
 
 
-def _uncorrected_errors(device: Device) -> int:
-    """The driver's count, where there is a GPU that counts and pynvml to ask."""
-    if device.kind != "cuda":
-        return 0
-    with contextlib.suppress(Exception):  # no pynvml, or a GPU without ECC
-        import pynvml  # type: ignore[import-not-found,unused-ignore]
+def _counted(device: Device) -> str | None:
+    """What the driver of a GPU holds against it; None where it is sound, or does not count.
 
+    NVML keeps no count of Xid errors; the lasting ones of memory (48, 63, 64, 94, 95) show in what it does count.
+    """
+    if device.kind != "cuda":
+        return None
+    with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device.torch).uuid}")
+        return _uncorrected_errors(handle) or _rows_lost(handle)
+    return None
+
+
+def _uncorrected_errors(handle: Any) -> str | None:
+    with contextlib.suppress(pynvml.NVMLError):  # without ECC
         kind, since_start = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-        return int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since_start))
-    return 0
+        count = pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since_start)
+        return f"{count} memory errors that could not be corrected since it was started" if count else None
+    return None
+
+
+def _rows_lost(handle: Any) -> str | None:
+    with contextlib.suppress(pynvml.NVMLError):  # a GPU that does not replace rows
+        _, _, waits_for_reset, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+        if failed:
+            return "a broken row of its memory could not be replaced by a spare one"
+        return "a broken row of its memory is in use until the GPU is reset" if waits_for_reset else None
+    return None
