@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ftppo.checkpoint.shared import SharedBuffer, find
 from ftppo.checkpoint.snapshot import Buffer, Holdings, Tag
 from ftppo.errors import CheckpointError
 from ftppo.storage.crc import crc32
@@ -78,6 +79,13 @@ class Exchange:
         if header.get("token") != self.token:
             raise CheckpointError("a snapshot of another run")
         tag = Tag(int(header["slot"]), int(header["version"]), str(header["layout"]))
+        if header["op"] == "share":
+            found = find(header["place"], int(header["bytes"]), int(header["crc32"]))
+            good = found is not None and not self._is_stale(header)
+            if found is not None and good:
+                self.holdings.put(tag, found)
+            _send_header(connection, {"ok": good, "mapped": found is not None})
+            return
         if header["op"] == "put":
             buffer = self.holdings.blank(int(header["bytes"]))
             _receive_into(connection, memoryview(buffer))
@@ -89,8 +97,8 @@ class Exchange:
         held = self.holdings.get(tag) if not self._is_stale(header) else None
         if held is not None and "start" in header:
             held = held[int(header["start"]) : int(header["start"]) + int(header["length"])]
-        found = {"bytes": held.nbytes, "crc32": crc32(held)} if held is not None else {"bytes": -1}
-        _send_header(connection, found)
+        answer = {"bytes": held.nbytes, "crc32": crc32(held)} if held is not None else {"bytes": -1}
+        _send_header(connection, answer)
         if held is not None:
             _send_all(connection, held)
 
@@ -109,6 +117,7 @@ class Courier:
         self._orders: queue.Queue[tuple[Tag, Buffer] | None] = queue.Queue()
         self._connection: socket.socket | None = None
         self._closed = threading.Event()
+        self._maps = True  # whether the buddy could map what it was told of
         self.delivered: dict[int, int] = {}  # slot -> newest version that the buddy holds
         threading.Thread(target=self._work, name="snapshot-courier", daemon=True).start()
 
@@ -155,11 +164,22 @@ class Courier:
             self._connection = _connect(self._address, self._timeout_s)
         if self._closed.is_set():  # meanwhile: who closed did not see this connection
             return
-        header = {"op": "put", "token": self._token, "generation": self._generation, "bytes": buffer.nbytes}
-        _send_header(self._connection, header | vars(tag) | {"crc32": crc32(buffer)})
-        _send_all(self._connection, buffer)
-        if _receive_header(self._connection)["ok"] and tag.moves:
+        header = {"token": self._token, "generation": self._generation, "bytes": buffer.nbytes, "crc32": crc32(buffer)}
+        answer = self._hand_over(self._connection, header | vars(tag), buffer)
+        if answer["ok"] and tag.moves:
             self.delivered[tag.slot] = tag.version
+
+    def _hand_over(self, connection: socket.socket, header: dict[str, Any], buffer: Buffer) -> dict[str, Any]:
+        """Tell a buddy on this machine where the buffer is; one that cannot map it, or is elsewhere, gets the bytes."""
+        if isinstance(buffer, SharedBuffer) and self._maps and _is_near(connection):
+            _send_header(connection, header | {"op": "share", "place": buffer.place})
+            answer = _receive_header(connection)
+            self._maps = bool(answer["mapped"])
+            if self._maps:
+                return answer
+        _send_header(connection, header | {"op": "put"})
+        _send_all(connection, buffer)
+        return _receive_header(connection)
 
 
 def fetch(
@@ -186,6 +206,11 @@ def fetch(
     if crc32(buffer) != answer["crc32"]:
         raise CheckpointError(f"{what} changed on its way from {where}")
     return buffer
+
+
+def _is_near(connection: socket.socket) -> bool:
+    """Whether the peer is on this machine, as far as addresses tell."""
+    return bool(connection.getsockname()[0] == connection.getpeername()[0])
 
 
 def _connect(address: Address, timeout_s: float) -> socket.socket:

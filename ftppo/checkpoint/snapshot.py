@@ -1,8 +1,9 @@
 """Snapshots: copies of slots' state in host memory. Comes in: tensors; goes out: flat buffers, two versions a slot.
 
 A version numbers the changes to the weights of a run. A slot holds copies of its own state and of the slot that it is
-the buddy of; memory is bounded by two buffers for each, and the one being filled. Each mesh layout cuts the state its
-own way, so a copy goes by its layout too.
+the buddy of; memory is bounded by two buffers for each, and the one being filled. A copy that a buddy on the same
+machine holds is the owner's own, in memory that both map: it is there once. Each mesh layout cuts the state its own
+way, so a copy goes by its layout too.
 """
 
 import itertools
@@ -14,6 +15,8 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor
+
+from ftppo.checkpoint.shared import SharedBuffer, share
 
 type Buffer = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -42,20 +45,31 @@ class Tag:
 
 
 class Holdings:
-    """The copies that one actor holds. All methods may be called from any thread."""
+    """The copies that one actor holds. All methods may be called from any thread.
+
+    One in shared memory is held for as long as its owner does not fill it anew.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[Tag, Buffer] = {}
         self._spare: list[Buffer] = []
 
-    def blank(self, num_bytes: int) -> Buffer:
-        """A buffer to fill, a spare one where there is one of that size."""
+    def blank(self, num_bytes: int, shared: bool = False) -> Buffer:
+        """A buffer to fill, a spare one where there is one; `shared`: to be mapped by others, if this machine can."""
         with self._lock:
             for place, spare in enumerate(self._spare):
-                if spare.nbytes == num_bytes:
-                    return self._spare.pop(place)
-        return np.empty(num_bytes, dtype=np.uint8)
+                if spare.nbytes == num_bytes and isinstance(spare, SharedBuffer) == shared:
+                    del self._spare[place]
+                    break
+            else:
+                spare = None
+        if isinstance(spare, SharedBuffer):
+            spare.unseal()
+        made = share(num_bytes) if shared and spare is None else spare
+        if made is None:
+            return self.blank(num_bytes) if shared else np.empty(num_bytes, dtype=np.uint8)
+        return made
 
     def put(self, tag: Tag, buffer: Buffer) -> None:
         """Hold `buffer` under `tag`; of its slot the newest versions up to this one stay: later ones did not happen."""
@@ -65,25 +79,23 @@ class Holdings:
                 return
             tags = sorted(held for held in self._held if held.owner == tag.owner and held.moves)
             reached = [held for held in tags if held.version <= tag.version]
-            for held in set(tags) - set(reached[-KEPT:]):
-                self._spare.append(self._held.pop(held))
-            del self._spare[:-KEPT]
+            self._let_go(set(tags) - set(reached[-KEPT:]))
 
     def get(self, tag: Tag) -> Buffer | None:
         """The copy under `tag`. It stays as it is until two newer ones are held."""
         with self._lock:
-            return self._held.get(tag)
+            held = self._held.get(tag)
+        return held if not isinstance(held, SharedBuffer) or held.sound else None
 
     def tags(self) -> list[Tag]:
         """All that is held."""
         with self._lock:
-            return sorted(self._held)
+            return sorted(tag for tag, held in self._held.items() if not isinstance(held, SharedBuffer) or held.intact)
 
     def forget(self, newer_than: int) -> None:
         """Drop versions that a recovery went back behind: they are of a past that did not happen."""
         with self._lock:
-            for tag in [tag for tag in self._held if tag.version > newer_than]:
-                self._spare.append(self._held.pop(tag))
+            self._let_go(tag for tag in list(self._held) if tag.version > newer_than)
 
     def drop_stale(self, oldest: int) -> None:
         """Let go of versions before `oldest`, and of all of a slot whose newest went: others back it by now."""
@@ -97,9 +109,14 @@ class Holdings:
 
     @property
     def num_bytes(self) -> int:
-        """Host memory in use."""
+        """Host memory in use; what is another's and only mapped here does not count."""
         with self._lock:
-            return sum(buffer.nbytes for buffer in (*self._held.values(), *self._spare))
+            return sum(buffer.nbytes for buffer in (*self._held.values(), *self._spare) if buffer.flags.writeable)
+
+    def _let_go(self, tags: Iterable[Tag]) -> None:
+        dropped = [self._held.pop(tag) for tag in tags]
+        self._spare += [buffer for buffer in dropped if buffer.flags.writeable]
+        del self._spare[:-KEPT]
 
 
 class Flat:

@@ -10,6 +10,7 @@ import numpy as np
 from ftppo.checkpoint.exchange import Address, Courier, Exchange, fetch
 from ftppo.checkpoint.pieces import Piece
 from ftppo.checkpoint.reshard import fill
+from ftppo.checkpoint.shared import SharedBuffer
 from ftppo.checkpoint.snapshot import FROZEN, TABLE, Buffer, Flat, Holdings, Tag
 
 
@@ -111,8 +112,10 @@ class Memory:
 
     def _copy(self, tag: Tag, flat: Flat) -> None:
         self.settle()  # the buffer that is filled now may be the one that was on its way
-        buffer = self.holdings.blank(flat.num_bytes)
+        buffer = self.holdings.blank(flat.num_bytes, shared=self._courier is not None)
         flat.pack(buffer)
+        if isinstance(buffer, SharedBuffer):
+            buffer.seal()
         self._send(tag, buffer)
 
     def _send(self, tag: Tag, buffer: Buffer) -> None:
