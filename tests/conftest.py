@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
         if not torch.cuda.is_available():
             for item in on_gpu:
-                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+                item.add_marker(pytest.mark.skip(reason=f"{item.name} needs a CUDA device"))
 
 
 @pytest.fixture(scope="session", autouse=True)

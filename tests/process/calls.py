@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -13,7 +13,7 @@ from ftppo.checkpoint.exchange import Address
 from ftppo.config import Config
 from ftppo.plan.topology import Layout
 from ftppo.tasks.tokenizer import padded
-from ftppo.worker.device import make_device
+from ftppo.worker.device import make_device, set_nccl_environment
 from ftppo.worker.engine import Engine
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
@@ -23,6 +23,7 @@ TIMEOUT_S = 30.0
 VOCAB, EOS, PAD = 64, 3, 0
 
 type Context = dict[str, Any]
+type Kind = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,12 @@ class Bereaved:
     groups_alive: int  # after release
 
 
-def build(context: Context, slot: int, config: Config, eos: int = EOS) -> Address:
+def build(context: Context, slot: int, config: Config, eos: int = EOS, kind: Kind = "cpu") -> Address:
     """A new Engine, alone; returns where its snapshots are found."""
+    set_nccl_environment()
     memory = Memory("token", "127.0.0.1", TIMEOUT_S)
     vocab_size = padded(config.model.vocab or VOCAB)
-    context["engine"] = Engine(config, make_device(config, "cpu"), vocab_size, eos, memory)
+    context["engine"] = Engine(config, make_device(config, kind), vocab_size, eos, memory)
     sizes = {axis: getattr(config.parallel, axis) for axis in ("dp", "tp", "pp", "cp")}
     context["engine"].build(Layout(**sizes), slot)
     return memory.address

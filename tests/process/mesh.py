@@ -23,6 +23,8 @@ class RankFailed(Exception):
 class Mesh:
     """Numbered processes; they start when a call needs them, and keep a `context` dictionary between calls."""
 
+    starter: Any = _context  # of processes
+
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self.deadline_s = deadline_s
         self.connections: list[Connection] = []
@@ -81,8 +83,8 @@ class Mesh:
         self.processes, self.connections = [], []
 
     def _add(self, rank: int) -> None:
-        here, there = _context.Pipe()
-        process = _context.Process(target=_serve, args=(there,), daemon=True)
+        here, there = self.starter.Pipe()
+        process = self.starter.Process(target=_serve, args=(there,), daemon=True)
         process.start()
         there.close()
         self.processes[rank : rank + 1] = [process]

@@ -22,12 +22,12 @@ BY_DATA, BY_PROMPT, TO_ALL, TO_FIRST = map(dispatch_of, ("mesh", "mesh_shared", 
 class World:
     """Builds every slot and joins generation 1; a context manager, so that no group outlives a test."""
 
-    def __init__(self, mesh: Mesh, config: Config, eos: int = calls.EOS) -> None:
-        self.mesh, self.config, self.eos = mesh, config, eos
+    def __init__(self, mesh: Mesh, config: Config, eos: int = calls.EOS, kind: calls.Kind = "cpu") -> None:
+        self.mesh, self.config, self.eos, self.kind = mesh, config, eos, kind
         self.layout = layout_of(config)
         self.slots = range(self.layout.world)
         self.generation = 0
-        self.addresses: list[Address] = mesh.run(self.slots, calls.build, config, eos)
+        self.addresses: list[Address] = mesh.run(self.slots, calls.build, config, eos, kind)
         self.join()
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class World:
     def replace(self, slot: int) -> int:
         """A fresh process where one has died; it builds the slot, alone. Returns the exit code of the old one."""
         code = self.mesh.replace(slot)
-        [self.addresses[slot]] = self.mesh.run([slot], calls.build, self.config, self.eos)
+        [self.addresses[slot]] = self.mesh.run([slot], calls.build, self.config, self.eos, self.kind)
         return code
 
     def reshape(self, layout: Layout) -> None:
@@ -64,7 +64,9 @@ class World:
         self.config = self.config.model_copy(update={"parallel": sizes})
         self.layout, self.slots = layout, range(layout.world)
         if fresh:
-            self.addresses[fresh.start : fresh.stop] = self.mesh.run(fresh, calls.build, self.config, self.eos)
+            self.addresses[fresh.start : fresh.stop] = self.mesh.run(
+                fresh, calls.build, self.config, self.eos, self.kind
+            )
         self.join()
 
     def arguments(self, method: str, *shared: Any, rows: Any = None, via: Any = TO_ALL) -> tuple[Any, ...]:
