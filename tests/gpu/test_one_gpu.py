@@ -11,7 +11,7 @@ import torch
 from ftppo.config import Config, Fault, Rollout
 from ftppo.plan.topology import Layout
 from ftppo.types import Batch
-from tests.faults.program import faults, run_program
+from tests.faults.program import Outcome, faults, run_program
 from tests.gpu import calls as gpu
 from tests.gpu.conftest import DEADLINE_S, Fresh
 from tests.process import calls, case
@@ -140,17 +140,31 @@ def test_a_long_step_has_the_same_bits_each_time(mesh: Mesh, kind: Kind) -> None
     assert len(set(digests)) == 1
 
 
+@pytest.fixture(scope="module")
+def recipe(kind: Kind) -> tuple[str, ...]:
+    """What the runs of the whole program train with."""
+    return ("experiment=smoke", "parallel=single", f"cluster={kind}", "train.iterations=5", "train.epochs=2")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory, recipe: tuple[str, ...]) -> Outcome:
+    """The run that nothing disturbs."""
+    with Sandbox() as sandbox:
+        done = run_program(sandbox, tmp_path_factory.mktemp("calm"), *recipe)
+    assert done.status == 0, done.output
+    return done
+
+
 @pytest.mark.parametrize("fault", ["sigkill", "sigterm"])
-def test_the_program_ends_in_the_weights_of_an_undisturbed_run(tmp_path: Path, kind: Kind, fault: str) -> None:
-    recipe = ("experiment=smoke", "parallel=single", f"cluster={kind}", "train.iterations=5", "train.epochs=2")
+def test_the_program_ends_in_the_weights_of_an_undisturbed_run(
+    tmp_path: Path, recipe: tuple[str, ...], calm: Outcome, fault: str
+) -> None:
     shared = ("cluster.gpus_per_actor=0.5", "cluster.standby=1")
     planned = [Fault.model_validate({"iteration": 2, "phase": "update.backward", "slot": 0, "kind": fault})]
     with Sandbox() as sandbox:
-        wanted = run_program(sandbox, tmp_path, *recipe, name="calm")
-    with Sandbox() as sandbox:
-        found = run_program(sandbox, tmp_path, *recipe, *shared, faults(planned), name=fault)
-    assert (wanted.status, found.status) == (0, 0), found.output
-    assert found.summary.state_digest == wanted.summary.state_digest
+        found = run_program(sandbox, tmp_path, *recipe, *shared, faults(planned))
+    assert found.status == 0, found.output
+    assert found.summary.state_digest == calm.summary.state_digest
     assert [one.plan for one in found.summary.recoveries] == ["substitute"]
 
 
