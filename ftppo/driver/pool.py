@@ -114,7 +114,7 @@ class Pool:
         """Warm the actors of the slots, and build each for its own."""
         handles = [self.members[name].handle for name in slots]
         addresses = [handle.prepare.remote(*self._prepare_args) for handle in handles]
-        built = [handle.build.remote(self.layout, slot) for slot, handle in enumerate(handles)]
+        built = [handle.build.remote(self.layout, slot, False) for slot, handle in enumerate(handles)]
         found = self._gather([*addresses, *built], "was built")
         for name, address in zip(slots, found, strict=False):
             self._learn(name, snapshots=address)
@@ -145,7 +145,7 @@ class Pool:
             handle = self.members[name].handle
             place = handle.whereabouts.remote()
             address = handle.prepare.remote(*self._prepare_args)
-            self._warming[handle.build.remote(self.layout, slot)] = _Warming(name, place, address)
+            self._warming[handle.build.remote(self.layout, slot, True)] = _Warming(name, place, address)
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Exception | None]]:
         """Standbys whose warming has ended since last asked, with the error of those that failed."""

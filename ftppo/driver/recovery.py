@@ -193,7 +193,7 @@ class Recovery:
         """Models for who takes a slot, now or in an attempt that failed; in another layout, for everybody."""
         until = self.clock.monotonic() + self.config.recovery.groups_s
         builders = self.pool.to_build(new.layout, new.slots)
-        building = {self._member(new, slot).handle.build.remote(new.layout, slot): slot for slot in builders}
+        building = {self._member(new, slot).handle.build.remote(new.layout, slot, True): slot for slot in builders}
         try:
             self.mesh_of(new).wait(building, "idle", self.config.recovery.groups_s)
         except GenerationBroken:
@@ -205,7 +205,10 @@ class Recovery:
 
     def _fence(self, survivors: Sequence[str], new: Roster) -> None:
         """Survivors let go of their groups; who does not in time is ended, and counts as lost if it has a slot."""
-        references = {self.pool.members[name].handle.release.remote(): name for name in survivors}
+        handles = {name: self.pool.members[name].handle for name in survivors}
+        for handle in handles.values():
+            handle.abort.remote()
+        references = {handle.release.remote(): name for name, handle in handles.items()}
         ray.wait(list(references), num_returns=len(references), timeout=self.config.recovery.fence_s)
         lost = []
         for reference, name in references.items():

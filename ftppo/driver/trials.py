@@ -38,6 +38,8 @@ class StandbyTrials:
         self._known = Trials()
         self._running: _Running | None = None
         self._num_begun, self._not_before = 0, 0.0
+        shares = pool.cluster.kind == "cuda" and pool.config.cluster.gpus_per_actor < 1
+        self._impossible = shares  # NCCL takes one process a GPU
 
     def tend(self) -> None:
         """Hear how the trial under way has ended, or begin one. Returns at once."""
@@ -68,7 +70,7 @@ class StandbyTrials:
             self._end(name, "an all-reduce with it fails, and not with others; its device is not used again")
 
     def _begin(self) -> None:
-        if self.clock.monotonic() < self._not_before:
+        if self._impossible or self.clock.monotonic() < self._not_before:
             return
         pair = self._known.next_pair(self.pool.promotable())
         if pair is None:

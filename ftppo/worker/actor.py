@@ -24,6 +24,7 @@ from ftppo.plan.topology import Layout
 from ftppo.types import Beacon, StepResult, StepSpec, Work
 from ftppo.worker.lease import Lease, Terms
 from ftppo.worker.meeting import Rendezvous
+from ftppo.worker.peers import in_communication
 from ftppo.worker.whereabouts import Whereabouts, end_process
 
 ORPHANS_S, RESULTS_KEPT = 5.0, 256  # for other orphans to say that they are; of steps, as a rule an iteration's
@@ -146,14 +147,14 @@ class TrainActor:
         Returns the address at which other actors find this one's snapshots; `token` lets the run's own in.
         """
         import ftppo.worker.eager  # noqa: F401 - before what imports Megatron-Core
-        from ftppo.worker.device import make_device, set_nccl_environment
+        from ftppo.worker.device import make_device, set_cuda_environment
         from ftppo.worker.diagnose import diagnose
         from ftppo.worker.engine import Engine
         from ftppo.worker.memory import Memory
         from ftppo.worker.trial import Trial
 
         send_tensors_as_arrays()
-        set_nccl_environment()
+        set_cuda_environment()
         self.token = token
         memory = Memory(token, ray.util.get_node_ip_address(), config.recovery.fence_s)
         diagnose(device := make_device(config, kind))
@@ -165,11 +166,11 @@ class TrainActor:
         """The snapshots held here: (layout, slot, version)."""
         return [(tag.layout, tag.slot, tag.version) for tag in self.engine.memory.holdings.tags()]
 
-    def build(self, layout: Layout, slot: int) -> None:
-        """Make the models of `slot`, alone, unless they are there."""
+    def build(self, layout: Layout, slot: int, blank: bool) -> None:
+        """Make the models of `slot`, alone, unless they are there; `blank` where their state comes from elsewhere."""
         if (self.engine.layout, self.engine.slot) != (layout, slot):
             self.built = False
-            self.engine.build(layout, slot)
+            self.engine.build(layout, slot, blank)
         self.built = True
 
     @ray.method(concurrency_group="trial")
@@ -205,6 +206,13 @@ class TrainActor:
             self.engine.join(meet, buddy, timeout_s)
         except Exception as error:
             raise self._let_go(error) from None
+
+    @ray.method(concurrency_group="control")
+    def abort(self) -> None:
+        """The generation is over: wake the working thread, so that `release` gets its turn."""
+        self.broken = True
+        if self.engine is not None:
+            self.engine.abort()
 
     def release(self) -> int:
         """Let go of the generation. Returns how many of its groups stay alive."""
@@ -247,7 +255,7 @@ class TrainActor:
         phase = self.engine.progress.phase
         if isinstance(error, FtppoError) and not isinstance(error, WorkerError):
             return error  # storage and checkpoints: no group is involved, and the state is whole
-        kind = PeerLost if _in_communication(error) else WorkerError
+        kind = PeerLost if in_communication(error) else WorkerError
         self.broken, text = True, "".join(traceback.format_exception(error))
         found = kind(self.engine.slot, phase, f"{type(error).__name__}: {error}", text)
         traceback.clear_frames(error.__traceback__)
@@ -287,12 +295,3 @@ def _report_fault(kind: str, at: float) -> None:
 
 
 FAULT_TIME_KEY = b"injected-fault-time"
-
-
-def _in_communication(error: BaseException) -> bool:
-    """Whether it was raised while talking to other ranks: by place and words, as gloo has no exception of its own."""
-    frames = traceback.extract_tb(error.__traceback__)
-    places = ("torch/distributed/", "megatron/core/pipeline_parallel/p2p_communication.py")
-    there = bool(frames) and any(place in frames[-1].filename for place in places)
-    words = ("gloo/transport", "NCCL", "Connection closed by peer", "Connection reset by peer")
-    return isinstance(error, RuntimeError) and (there or any(word in str(error) for word in words))

@@ -46,6 +46,10 @@ class Device:
         """Around code of Megatron-Core that spells cuda literally: building a model or an optimizer, and its step."""
         return _CudaMeansCpu() if self.kind == "cpu" else contextlib.nullcontext()
 
+    def exact(self) -> contextlib.AbstractContextManager[Any]:
+        """Around a step's gradients: the same bits each time. On cuda attention's would add up in any order."""
+        return contextlib.nullcontext() if self.kind == "cpu" else _deterministic()
+
     def synchronize(self) -> None:
         """Wait for the device."""
         if self.kind == "cuda":
@@ -59,8 +63,22 @@ def make_device(config: Config, kind: Literal["cpu", "cuda"]) -> Device:
     return Device(kind=kind, dtype=wished.get(config.model.dtype, default))
 
 
-def set_nccl_environment() -> None:
-    """Before NCCL is loaded: its watchdog must not end a process that the driver means to keep."""
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    # It takes time, and nothing here reads such memory.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def set_cuda_environment() -> None:
+    """Before cuBLAS and NCCL are loaded: results that come out the same each time, and no watchdog that ends a process
+    which the driver means to keep.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")

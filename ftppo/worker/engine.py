@@ -63,9 +63,7 @@ class Engine:
         self.config, self.device, self.vocab_size, self.eos = config, device, vocab_size, eos
         self.layout = Layout()
         self.seq = config.rollout.max_prompt + config.rollout.max_response
-        self.progress = Progress()
-        self.pace = Pace(device)
-        self.groups = Groups()
+        self.progress, self.pace, self.groups = Progress(), Pace(device), Groups()
         self.slot = -1
         self.version = 0  # of the weights
         self.models: dict[str, Any] = {}  # by role: see ftppo/worker/roles.py
@@ -74,17 +72,17 @@ class Engine:
         self.durable = Durable(config.checkpoint, self.slot, self.parts)
         device.prepare(config.cluster.threads_per_actor)
 
-    def build(self, layout: Layout, slot: int) -> None:
-        """Make the models of `slot` with freshly drawn weights. Needs no other rank; leaves no group behind.
+    def build(self, layout: Layout, slot: int, blank: bool = False) -> None:
+        """Make the models of `slot`, as PPO begins with them or `blank`: their state comes from elsewhere.
 
-        Models of another slot or layout go before; the copies in memory stay.
+        Needs no other rank; leaves no group behind. Other models go before; the copies in memory stay.
         """
         self.progress.enter("build")
         self.layout, self.slot = layout, slot
         self.models, self.parts = {}, []
         self.groups.create_alone(self.layout, slot)
         tick = self.pace.watching(self.progress.tick)
-        self.models = build_models(self.config, self.device, self.vocab_size, self.seq, tick)
+        self.models = build_models(self.config, self.device, self.vocab_size, self.seq, tick, blank)
         self.parts = self._collect_parts()
         reload_main_weights(self.learners)
         frozen = [part for part in self.parts if part.piece.key.startswith("reference.")]
@@ -108,7 +106,12 @@ class Engine:
         for module in modules_of(self.models).values():
             forget_broken_forward(module)
         self.durable.abandon()
-        return self.groups.release(self.models)
+        return self.groups.release(self.models, in_order=self.device.backend != "nccl")
+
+    def abort(self) -> None:
+        """From any thread: wake the one that works from whatever collective holds it up. gloo has no way to do that."""
+        if self.device.backend == "nccl":
+            self.groups.abort()
 
     @property
     def policy(self) -> Learner:
@@ -145,7 +148,8 @@ class Engine:
         """One supervised step of the policy on given answers."""
         self.progress.enter("update", spec.step)
         zero_gradients(self.policy)
-        sums = update.supervised_gradients(self.policy, batch, self._packs(batch), self.progress.tick)
+        with self.device.exact():
+            sums = update.supervised_gradients(self.policy, batch, self._packs(batch), self.progress.tick)
         poison_if_asked(self.progress, self.policy.module)
         norms, means = agree([self.policy], sums)
         moved = self._move((self.policy, norms[0], spec.policy_lr))
@@ -175,10 +179,11 @@ class Engine:
         packs, learners = self._packs(batch, batch.num_micro), self.learners
         for learner in learners:
             zero_gradients(learner)
-        sums = [
-            update.gradients(learner, batch, spec.kl_coef, packs, self.config, self.progress.tick)
-            for learner in self.pace.over(learners)
-        ]
+        with self.device.exact():
+            sums = [
+                update.gradients(learner, batch, spec.kl_coef, packs, self.config, self.progress.tick)
+                for learner in self.pace.over(learners)
+            ]
         poison_if_asked(self.progress, self.policy.module)
         norms, means = agree(learners, torch.cat(sums))
         self.pace.end(packs)
@@ -286,6 +291,7 @@ class Engine:
         return packs_of(lengths_of(given.response), self.config, at_least)
 
     def _move(self, *moves: Move) -> bool:
+        self.groups.check()
         if not all(math.isfinite(norm) for _, norm, _ in moves):
             return False
         self.progress.tick("optimizer")

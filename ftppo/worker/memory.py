@@ -12,6 +12,7 @@ from ftppo.checkpoint.pieces import Piece
 from ftppo.checkpoint.reshard import fill
 from ftppo.checkpoint.shared import SharedBuffer
 from ftppo.checkpoint.snapshot import FROZEN, TABLE, Buffer, Flat, Holdings, Tag
+from ftppo.errors import CheckpointError
 
 
 class Memory:
@@ -33,6 +34,7 @@ class Memory:
         self._layout, self._slot = layout, slot
         self._moving, self._frozen = moving, frozen
         self._table = np.frombuffer(table, dtype=np.uint8)
+        self._blank = True  # nothing was put into that state yet, as far as is known here
 
     def join(self, generation: int, buddy: Address | None) -> None:
         """Send to `buddy` from now on, and take nothing from earlier generations."""
@@ -55,6 +57,7 @@ class Memory:
 
     def freeze(self) -> None:
         """Copy what does not change any more."""
+        self._blank = False
         self._send(self._tag(TABLE), self._table)
         if self._frozen.num_bytes:
             self._copy(self._tag(FROZEN), self._frozen)
@@ -65,9 +68,11 @@ class Memory:
             self._fetch(self._tag(version), source)
             if self._frozen.num_bytes:
                 self._fetch(self._tag(FROZEN), source)
-                self._unpack(self._tag(FROZEN), self._frozen)
         self.holdings.forget(newer_than=version)
         self._unpack(self._tag(version), self._moving)
+        if self._frozen.num_bytes and (self._blank or source is not None):
+            self._unpack(self._tag(FROZEN), self._frozen)
+        self._blank = False
 
     def reshard(self, pieces: Sequence[Piece], version: int, layout: str, sources: Mapping[int, Address]) -> int:
         """Fill `pieces` with `version` as the slots of another layout copied it; `sources` says who has each one's.
@@ -128,5 +133,6 @@ class Memory:
 
     def _unpack(self, tag: Tag, flat: Flat) -> None:
         held = self.holdings.get(tag)
-        assert held is not None, f"no copy of {tag}: the driver asked for what was not offered"
+        if held is None:
+            raise CheckpointError(f"no sound copy of {tag} is left")
         flat.unpack(held)

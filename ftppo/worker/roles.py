@@ -24,15 +24,18 @@ ROLES = (*BEGUN, "reward")
 
 
 def build_models(
-    config: Config, device: Device, vocab_size: int, seq: int, tick: Callable[[str], None]
+    config: Config, device: Device, vocab_size: int, seq: int, tick: Callable[[str], None], blank: bool = False
 ) -> dict[str, Any]:
-    """All that the config asks for: "policy" and "critic" as Learners, "reference" and "reward" as frozen GPTModels."""
+    """All that the config asks for: "policy" and "critic" as Learners, "reference" and "reward" as frozen GPTModels.
+
+    Those of BEGUN are left `blank` where their state will come from elsewhere: to draw or read it takes time.
+    """
     learning = ("policy", "critic") if config.algo.needs_critic else ("policy",)
-    drawn = {role: build_role(role, config, device, vocab_size, seq) for role in learning}
+    drawn = {role: build_role(role, config, device, vocab_size, seq, blank) for role in learning}
     models: dict[str, Any] = {role: build_learner(role, model, config, device, tick) for role, model in drawn.items()}
     frozen = {"reference": config.algo.needs_reference, "reward": config.reward.path is not None}
     for role in (role for role, needed in frozen.items() if needed):
-        models[role] = build_role(role, config, device, vocab_size, seq).requires_grad_(False)
+        models[role] = build_role(role, config, device, vocab_size, seq, blank).requires_grad_(False)
     return models
 
 
@@ -42,8 +45,8 @@ def modules_of(models: Mapping[str, Any], roles: Sequence[str] = ROLES) -> dict[
     return {role: model.module if isinstance(model, Learner) else model for role, model in found.items()}
 
 
-def build_role(role: str, config: Config, device: Device, vocab_size: int, seq: int) -> GPTModel:
-    """One model as it begins. Raises ConfigError where a folder lacks what it needs."""
+def build_role(role: str, config: Config, device: Device, vocab_size: int, seq: int, blank: bool = False) -> GPTModel:
+    """One model as it begins; one of BEGUN where `blank` has zeros. Raises ConfigError where a folder lacks a part."""
     if role == "reward":
         assert config.reward.path is not None
         shape = classifier_of(config.reward.path)
@@ -52,7 +55,11 @@ def build_role(role: str, config: Config, device: Device, vocab_size: int, seq: 
         huggingface.read_weights([part.piece for part in model_parts(model, "")], shape, classifies=True)
         return model
     model = build_model(config, device, vocab_size, seq, scalar_head=role == "critic")
-    begin(model, role, config)
+    if blank:
+        for parameter in model.parameters():
+            parameter.data.zero_()
+    else:
+        begin(model, role, config)
     return model
 
 

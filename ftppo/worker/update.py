@@ -123,7 +123,7 @@ def policy_gradients(
         return loss
 
     store = _run(learner.model, batch.tokens, rows, packs, loss_of, forward_only=False, tick=tick)
-    return _sums(store, 4)
+    return _sums(learner.model, store, 4)
 
 
 def supervised_gradients(learner: Learner, batch: Batch, packs: Sequence[Pack], tick: Tick) -> Tensor:
@@ -140,7 +140,8 @@ def supervised_gradients(learner: Learner, batch: Batch, packs: Sequence[Pack], 
 
         return loss
 
-    return _sums(_run(learner.model, batch.tokens, rows, packs, loss_of, forward_only=False, tick=tick), 4)
+    store = _run(learner.model, batch.tokens, rows, packs, loss_of, forward_only=False, tick=tick)
+    return _sums(learner.model, store, 4)
 
 
 def value_gradients(learner: Learner, batch: Batch, packs: Sequence[Pack], config: Config, tick: Tick) -> Tensor:
@@ -157,7 +158,8 @@ def value_gradients(learner: Learner, batch: Batch, packs: Sequence[Pack], confi
 
         return loss
 
-    return _sums(_run(learner.model, batch.tokens, rows, packs, loss_of, forward_only=False, tick=tick), 2)
+    store = _run(learner.model, batch.tokens, rows, packs, loss_of, forward_only=False, tick=tick)
+    return _sums(learner.model, store, 2)
 
 
 def rehearse(learners: Sequence[Learner], seq: int, config: Config, tick: Tick) -> None:
@@ -211,7 +213,7 @@ def _run(
     tick: Tick | None = None,
 ) -> list[dict[str, Tensor]]:
     """Megatron-Core's schedule over the micro-batches of this chunk; what the loss functions report (last stage)."""
-    device = next(model.parameters()).device
+    device = _device_of(model)
 
     def forward_step(batches: Iterator[tuple[Tensor, Shifted]], stage: torch.nn.Module) -> tuple[Tensor, LossFunc]:
         if tick is not None:
@@ -257,11 +259,15 @@ def _gather_sequence(local: Tensor) -> Tensor:
     return unzigzag(parts, 1)
 
 
-def _sums(store: list[dict[str, Tensor]], width: int) -> Tensor:
+def _sums(model: torch.nn.Module, store: list[dict[str, Tensor]], width: int) -> Tensor:
     """The sums over the micro-batches of this chunk [width]; zeros on earlier stages."""
     if not parallel_state.is_pipeline_last_stage():
-        return torch.zeros(width)
+        return torch.zeros(width, device=_device_of(model))
     return torch.stack([item["sums"] for item in store]).sum(0)
+
+
+def _device_of(model: torch.nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 def _one(like: Tensor) -> Tensor:

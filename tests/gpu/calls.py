@@ -20,7 +20,6 @@ from ftppo.checkpoint.exchange import Address
 from ftppo.config import Config
 from ftppo.plan.topology import Layout
 from ftppo.worker.device import Device
-from ftppo.worker.groups import Groups
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.trial import Trial
 from tests.process import calls
@@ -87,7 +86,7 @@ def wake(context: Context, slot: int, busy: bool, victim: int | None, *arguments
     worker = _stuck(work)
     if victim is not None:
         os.kill(victim, signal.SIGKILL)
-    seconds = _woken(worker, lambda: _abort(engine.groups))
+    seconds = _woken(worker, engine.groups.abort)
     return Woken(seen[0], seconds)
 
 
@@ -154,12 +153,6 @@ def _woken(worker: threading.Thread, way: Callable[[], None]) -> float:
     worker.join(WAKE_S)
     assert not worker.is_alive(), f"still held up {WAKE_S:g} s after it should have been woken"
     return time.monotonic() - since
-
-
-def _abort(groups: Groups) -> None:
-    """End what is under way in all groups at once, for one abort may wait for another. Does not wait for any."""
-    for group in list(groups.live):
-        threading.Thread(target=group.abort, daemon=True).start()
 
 
 def _keep_busy(device: Device) -> None:

@@ -13,7 +13,7 @@ from ftppo.checkpoint.exchange import Address
 from ftppo.config import Config
 from ftppo.plan.topology import Layout
 from ftppo.tasks.tokenizer import padded
-from ftppo.worker.device import make_device, set_nccl_environment
+from ftppo.worker.device import make_device, set_cuda_environment
 from ftppo.worker.engine import Engine
 from ftppo.worker.meeting import Rendezvous
 from ftppo.worker.memory import Memory
@@ -47,7 +47,7 @@ class Bereaved:
 
 def build(context: Context, slot: int, config: Config, eos: int = EOS, kind: Kind = "cpu") -> Address:
     """A new Engine, alone; returns where its snapshots are found."""
-    set_nccl_environment()
+    set_cuda_environment()
     memory = Memory("token", "127.0.0.1", TIMEOUT_S)
     vocab_size = padded(config.model.vocab or VOCAB)
     context["engine"] = Engine(config, make_device(config, kind), vocab_size, eos, memory)
@@ -58,7 +58,7 @@ def build(context: Context, slot: int, config: Config, eos: int = EOS, kind: Kin
 
 def rebuild(context: Context, slot: int, layout: Layout) -> None:
     """The same Engine for a slot of another layout; its copies in memory stay."""
-    context["engine"].build(layout, slot)
+    context["engine"].build(layout, slot, blank=True)
 
 
 def open_store(context: Context, slot: int) -> int:

@@ -17,7 +17,7 @@ class FakePool:
     """Standbys a1 and a2 on two nodes; each that is missing is started as b."""
 
     def __init__(self) -> None:
-        self.config, self.clock = Config(), FakeClock()
+        self.config, self.clock, self.cluster = Config(), FakeClock(), SimpleNamespace(kind="cpu")
         self.members: dict[str, Any] = dict.fromkeys(("a0", "a1", "a2"))
         self.draining_nodes: dict[str, float | None] = {}
         self.layout = Layout(dp=2)

@@ -7,6 +7,7 @@ import pytest
 import ray
 
 from ftppo.clock import FakeClock
+from ftppo.config import Cluster, Config
 from ftppo.driver import trials as module
 from ftppo.driver.display import Display
 from ftppo.driver.pool import Pool
@@ -31,6 +32,7 @@ class Fleet:
         self.warm, self.answers = list(names), dict[str, Any]()
         self.host_opens = True
         self.ended: list[tuple[str, bool]] = []
+        self.cluster, self.config = SimpleNamespace(kind="cpu"), Config()
         self.members = {name: SimpleNamespace(handle=self._handle(name)) for name in names}
 
     def promotable(self) -> list[str]:
@@ -66,8 +68,11 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 class World:
     """A fleet whose standbys try, and what is said of it."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, gpus_per_actor: float | None = None) -> None:
         self.fleet, self.clock, self.events = Fleet(*names), FakeClock(), list[tuple[str, str]]()
+        if gpus_per_actor is not None:
+            self.fleet.cluster.kind = "cuda"
+            self.fleet.config = Config(cluster=Cluster(gpus_per_actor=gpus_per_actor))
         files = SimpleNamespace(record=lambda event, reason: self.events.append((event, reason)))
         display = SimpleNamespace(event=lambda text: None)
         self.own = StandbyTrials(
@@ -89,6 +94,13 @@ def test_all_try_and_nobody_tries_twice() -> None:
         ("standbys_tried", "a with c: the sum is right"),
     ]
     assert world.fleet.ended == []
+
+
+@pytest.mark.parametrize(("gpus", "num"), [(1.0, 1), (0.5, 0)])
+def test_those_that_share_a_gpu_do_not_try(gpus: float, num: int) -> None:
+    world = World("a", "b", gpus_per_actor=gpus)
+    world.pass_time()
+    assert len(world.events) == num
 
 
 def test_one_alone_is_left_in_peace() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftppo.errors import StorageError, WorkerError
+from ftppo.errors import StaleGeneration, StorageError, WorkerError
 from ftppo.worker.actor import Stamp, TrainActor
 from ftppo.worker.beacon import Progress
 from ftppo.worker.meeting import Rendezvous
@@ -18,7 +18,7 @@ class Engine:
         self.progress, self.slot = Progress(), 1
         self.memory = SimpleNamespace(delivered=None)
         self.durable = SimpleNamespace(idle=True)
-        self.pace = SimpleNamespace(take=lambda: None)
+        self.pace, self.aborted = SimpleNamespace(take=lambda: None), False
 
     def rollout(self, error: Exception | None) -> str:
         self.progress.enter("rollout", 3)
@@ -28,6 +28,9 @@ class Engine:
         return self.progress.phase
 
     def join(self, *_: Any) -> None: ...
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def release(self) -> int:
         return 0
@@ -79,3 +82,12 @@ def test_a_trial_that_meets_a_generation_ends_whoever_comes_first(actor: Any) ->
     actor.trial.run = lambda *_: actor.join(Rendezvous(1, "", 0), None, 1.0)
     actor.try_together(None, 0, 2, 1.0)
     assert actor.trial.calls == ["begin", "abandon"] and actor.generation == 1
+
+
+def test_a_generation_that_is_aborted_is_asked_for_nothing_more(actor: Any) -> None:
+    actor.abort()
+    assert actor.engine.aborted
+    with pytest.raises(StaleGeneration):
+        actor.call(Stamp(generation=0, wanted=True), "rollout", None)
+    actor.join(Rendezvous(1, "", 0), None, 1.0)
+    assert actor.call(Stamp(generation=1, wanted=True), "rollout", None).result == "rollout"

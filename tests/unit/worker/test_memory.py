@@ -122,6 +122,17 @@ def test_a_newcomer_gets_all_state_from_the_buddy(
     assert Tag(1, version + 1) in survivor.memory.holdings.tags()
 
 
+def test_a_survivor_whose_models_were_built_anew_gets_back_what_never_changes_too(pair: tuple[Rank, Rank]) -> None:
+    first, _ = pair
+    moving, frozen = torch.zeros(3), torch.zeros(2)
+    first.memory.attach("", 0, Flat([moving]), Flat([frozen]), TABLE_TEXT)
+    first.memory.restore(3, None)
+    assert is_at(moving, 0, 3) and frozen.tolist() == [100.0, 100.0]
+    frozen.zero_()
+    first.memory.restore(3, None)
+    assert frozen.tolist() == [0.0, 0.0], "else it has never changed"
+
+
 def test_a_version_that_is_not_there_is_a_checkpoint_error_and_changes_nothing(pair: tuple[Rank, Rank]) -> None:
     first, second = pair
     with pytest.raises(CheckpointError, match="does not hold version 9 of slot 0"):
@@ -140,6 +151,7 @@ def test_who_was_left_behind_is_not_listened_to(pair: tuple[Rank, Rank]) -> None
 def test_without_a_buddy_the_own_copy_is_all(ranks: Callable[[int], Rank]) -> None:
     alone = ranks(0)
     alone.memory.join(0, None)
+    alone.memory.freeze()
     alone.step(1)
     alone.memory.settle()
     assert alone.memory.delivered is None
