@@ -17,6 +17,7 @@ from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
 from ftppo.plan.trials import Trials
 
+GONE = "its process is gone"
 AGAIN_S = 1.0  # from one trial to the next
 SILENT = 3  # times the limit: meeting and adding up may take it once each, and who answers later than that hangs
 
@@ -59,7 +60,7 @@ class StandbyTrials:
         gone = [name for name, answer in zip(running.pair, running.answers, strict=True) if _has_died(answer)]
         if gone:
             for name in gone:
-                self._end(name, "its process is gone", for_good=False)
+                self._end(name, GONE, for_good=False)
             return
         if any(_was_given_up(answer) for answer in running.answers):
             return  # somebody had other work: nothing is learned, and the pair may try again
@@ -85,9 +86,15 @@ class StandbyTrials:
 
     def _end_silent(self, running: _Running, late: set[Any]) -> None:
         host_opened = bool(ray.wait([running.opened], timeout=0.0)[0])
-        silent = [name for name, answer in zip(running.pair, running.answers, strict=True) if answer in late]
-        for name in silent if host_opened else running.pair[:1]:
-            self._end(name, f"no answer in {SILENT * self.limit_s:g} s to an all-reduce; its device is not used again")
+        answers = dict(zip(running.pair, running.answers, strict=True))
+        dead = [name for name, answer in answers.items() if answer not in late and _has_died(answer)]
+        silent = [name for name, answer in answers.items() if answer in late] if host_opened else running.pair[:1]
+        for name in dead:
+            self._end(name, GONE, for_good=False)
+        for name in silent:
+            why = f"no answer in {SILENT * self.limit_s:g} s to an all-reduce"
+            # Who waits for one that is gone may be stuck for that reason alone.
+            self._end(name, why if dead else f"{why}; its device is not used again", for_good=not dead)
 
     def _end(self, name: str, why: str, for_good: bool = True) -> None:
         self.pool.retire(name, for_good)

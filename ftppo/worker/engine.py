@@ -61,14 +61,12 @@ class Engine:
 
     def __init__(self, config: Config, device: Device, vocab_size: int, eos: int, memory: Memory) -> None:
         self.config, self.device, self.vocab_size, self.eos = config, device, vocab_size, eos
-        self.layout = Layout()
+        self.layout, self.memory = Layout(), memory
         self.seq = config.rollout.max_prompt + config.rollout.max_response
         self.progress, self.pace, self.groups = Progress(), Pace(device), Groups()
-        self.slot = -1
-        self.version = 0  # of the weights
+        self.slot, self.version, self._rehearsed = -1, 0, False
         self.models: dict[str, Any] = {}  # by role: see ftppo/worker/roles.py
         self.parts: list[Part] = []
-        self.memory = memory
         self.durable = Durable(config.checkpoint, self.slot, self.parts)
         device.prepare(config.cluster.threads_per_actor)
 
@@ -89,7 +87,9 @@ class Engine:
         self.owned = owned_of(self.learners, frozen, slot)
         self.memory.attach(str(layout), slot, *self.owned.flats, self.owned.table(slot))
         self.durable = Durable(self.config.checkpoint, slot, self.parts)
-        update.rehearse(self.learners, self.seq, self.config, self.progress.tick)
+        if not self._rehearsed:  # what is made at first use is made once a process
+            update.rehearse(self.learners, self.seq, self.config, self.progress.tick)
+        self._rehearsed = True
         num_alive = self.release()
         assert num_alive == 0, f"{num_alive} groups outlive the building of slot {slot}"
 

@@ -169,6 +169,13 @@ def test_who_says_nothing_is_ended_when_its_time_is_over(opens: bool, silent: st
     assert world.fleet.ended == [(silent, True)]
 
 
+def test_who_is_stuck_with_one_that_died_is_not_blamed() -> None:
+    world = World("a", "b")
+    world.fleet.answers = {"a": ray.exceptions.ActorDiedError(), "b": None}
+    world.pass_time(SILENT * LIMIT_S + 2)
+    assert world.fleet.ended == [("a", False), ("b", False)]
+
+
 def test_a_trial_of_one_that_is_wanted_counts_for_nothing() -> None:
     world = World("a", "b")
     world.fleet.answers = {"a": False, "b": False}
