@@ -98,6 +98,8 @@ class Exchange:
         if held is not None and "start" in header:
             held = held[int(header["start"]) : int(header["start"]) + int(header["length"])]
         answer = {"bytes": held.nbytes, "crc32": crc32(held)} if held is not None else {"bytes": -1}
+        if held is not None and self.holdings.get(tag) is None:  # its owner has filled it anew meanwhile
+            held, answer = None, {"bytes": -1}
         _send_header(connection, answer)
         if held is not None:
             _send_all(connection, held)

@@ -68,7 +68,7 @@ class SharedBuffer(np.ndarray[tuple[int], np.dtype[np.uint8]]):
 
 
 def share(num_bytes: int) -> SharedBuffer | None:
-    """A buffer to fill, unsealed; None where the system has no such memory, or none left."""
+    """A buffer to fill, unsealed; None where the system has no such memory."""
     if not hasattr(os, "memfd_create"):
         return None
     with contextlib.suppress(OSError):

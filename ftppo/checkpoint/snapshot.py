@@ -82,7 +82,7 @@ class Holdings:
             self._let_go(set(tags) - set(reached[-KEPT:]))
 
     def get(self, tag: Tag) -> Buffer | None:
-        """The copy under `tag`. It stays as it is until two newer ones are held."""
+        """The copy under `tag`. It stays as it is until two newer ones are held, or its owner fills it anew."""
         with self._lock:
             held = self._held.get(tag)
         return held if not isinstance(held, SharedBuffer) or held.sound else None

@@ -21,6 +21,10 @@ class Bundles:
         if node is not None:
             self._last_node[bundle] = node
 
+    def node_of(self, bundle: int) -> str | None:
+        """The node that it was last seen on; None where it was not."""
+        return self._last_node.get(bundle)
+
     def rest(self) -> None:
         """What was started came to nothing, as on a node that is gone: the next is started some time later."""
         self._not_before = self._clock.monotonic() + AGAIN_S

@@ -35,13 +35,14 @@ class Estate:
     def roster(self) -> Roster:
         """Who held the slots of the newest generation, and who stands by; a slot that nobody holds any more has a name.
 
-        Of those that stand by only who is ready counts.
+        Of those that stand by only who is ready counts, and was not told to leave.
         """
         newest = max(account.generation for account in self.accounts.values())
         holders = {one.slot: name for name, one in self.accounts.items() if one.generation == newest}
         layout = self.accounts[next(iter(holders.values()))].layout
         slots = tuple(holders.get(slot, f"slot-{slot}-gone") for slot in range(layout.world))
-        standby = tuple(name for name, one in self.accounts.items() if name not in slots and one.built)
+        ready = [name for name, one in self.accounts.items() if one.built and not one.leaving]
+        standby = tuple(name for name in ready if name not in slots)
         return Roster(newest, layout, slots, standby)
 
     @property

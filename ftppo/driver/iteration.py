@@ -168,6 +168,8 @@ class Iteration:
                 if number == shop.num_steps:
                     break
                 under_way.append(self._start(number, batch))
+            if not under_way:
+                continue  # something has become due at the boundary itself
             step = under_way.popleft()
             shop.on_phase("update", f"step {len(self.results) + 1}/{shop.num_steps}")
             result = self._mesh.finish(step.call)

@@ -15,7 +15,7 @@ from ftppo.driver.runfiles import RunFiles
 from ftppo.driver.standbys import Standbys
 from ftppo.errors import ClusterError, RepeatedFault
 from ftppo.plan.budget import refusal
-from ftppo.plan.faults import NO_SLOT, Fault, FaultKind
+from ftppo.plan.faults import NO_SLOT, Fault, FaultKind, Leave
 from ftppo.plan.fitting import fitting
 from ftppo.plan.recovery import GiveUp, Plan, Reshape, Substitute, Wait, plan_recovery
 from ftppo.plan.roster import Roster
@@ -73,6 +73,16 @@ class Planner:
         if isinstance(found, GiveUp):
             raise found.error
         return found
+
+    def make_room(self, roster: Roster, faults: Sequence[Fault]) -> None:
+        """End who was told to leave where too few stand by: its place is the only one for who comes after it.
+
+        Its buddy has its state. Where there are enough, it lives on until its state has been handed over.
+        """
+        told = [roster.actor(fault.slot) for fault in faults if fault.leave is Leave.TOLD]
+        if len(self.present(roster).standby) < len({fault.slot for fault in faults}):
+            for name in told:
+                self.pool.retire(name)
 
     def present(self, roster: Roster) -> Roster:
         """`roster` without standbys that are gone."""

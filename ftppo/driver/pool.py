@@ -20,7 +20,6 @@ from ftppo.clock import Clock
 from ftppo.config import Config
 from ftppo.driver.bundles import Bundles
 from ftppo.driver.cluster import Cluster
-from ftppo.driver.detect import SURVEY_S, nobody_at
 from ftppo.driver.estate import Estate
 from ftppo.driver.lending import Lending
 from ftppo.driver.nodes import Nodes
@@ -139,7 +138,8 @@ class Pool:
         covered = Counter(member.built_for for member in self.members.values())
         nodes = {slot: self.node_of(name) for name, (layout, slot) in self._built.items() if layout == self.layout}
         for name in standbys:
-            slot = least_covered(self.layout.world, covered, nodes, self.node_of(name))
+            own = self.node_of(name) or self._bundles.node_of(self.members[name].bundle)
+            slot = least_covered(self.layout.world, covered, nodes, own)
             covered[slot] += 1
             self._learn(name, built_for=slot)
             handle = self.members[name].handle
@@ -150,6 +150,7 @@ class Pool:
     def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Exception | None]]:
         """Standbys whose warming has ended since last asked, with the error of those that failed."""
         if not self._warming:
+            self.clock.sleep(timeout_s)
             return []
         ready, _ = ray.wait(list(self._warming), num_returns=len(self._warming), timeout=timeout_s)
         ended: list[tuple[str, Exception | None]] = []
@@ -203,13 +204,6 @@ class Pool:
         """The warm standbys on nodes that stay."""
         draining = self.draining()
         return [name for name in self.warm if self.node_of(name) not in draining]
-
-    def knock(self) -> list[str]:
-        """End the warm standbys at whose address nobody listens any more. Returns their names."""
-        gone = sorted(nobody_at(self.addresses(self.warm), SURVEY_S))
-        for name in gone:
-            self.retire(name)
-        return gone
 
     def demote(self, names: Iterable[str]) -> None:
         """These actors, whose slots are no more, stand by from now on."""

@@ -137,6 +137,7 @@ class Recovery:
                 self._announce(faults)
                 self.planner.refuse_repetition(faults, state)
                 watch.lap("detect")
+                self.planner.make_room(roster, faults)
                 copies = self._copies(roster, faults, at_most)
                 has_checkpoint = self.saver.last_step is not None
                 plan = self.planner.plan(roster, faults, broken.in_order, copies is not None, has_checkpoint)
@@ -207,7 +208,7 @@ class Recovery:
         """Survivors let go of their groups; who does not in time is ended, and counts as lost if it has a slot."""
         handles = {name: self.pool.members[name].handle for name in survivors}
         for handle in handles.values():
-            handle.abort.remote()
+            handle.abort.remote(new.generation)
         references = {handle.release.remote(): name for name, handle in handles.items()}
         ray.wait(list(references), num_returns=len(references), timeout=self.config.recovery.fence_s)
         lost = []

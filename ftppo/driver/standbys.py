@@ -5,6 +5,7 @@ that is about to go there are none.
 """
 
 from ftppo.driver.announce import announce
+from ftppo.driver.detect import SURVEY_S, nobody_at
 from ftppo.driver.display import Display
 from ftppo.driver.pool import Pool
 from ftppo.driver.runfiles import RunFiles
@@ -31,7 +32,8 @@ class Standbys:
 
     def knock(self) -> None:
         """See that those that are warm are there: a standby that has died says so only when it is called."""
-        for name in self.pool.knock():
+        for name in sorted(nobody_at(self.pool.addresses(self.pool.warm), SURVEY_S)):
+            self.pool.retire(name)
             announce(self.files, self.display, "standby_failed", f"{name}: nobody listens at its address any more")
 
     def can_grow(self, roster: Roster) -> bool:

@@ -150,7 +150,8 @@ class Supervisor:
         state = self._completed()
         done = self.recovery.run(self.mesh, broken, state, state.version - broken.spoilt)
         if done.state is not None:
-            self.state, self.iteration, self.save_due = done.state, None, False
+            self._move_to(done.state)
+            self.save_due = False
         else:
             self.state, self.iteration = self.trail.back_to(done.version)
         self._enter(done.mesh)  # new standbys wait for the interrupted step: they take processors
@@ -180,8 +181,8 @@ class Supervisor:
         if restored is not None:
             self.state, manifest = restored.state, restored.manifest
             self._event("resumed", f"from the checkpoint of step {manifest.step}, iteration {manifest.iteration}")
-        self.mesh.call("snapshot", self.state.version, phase="load")
         self._move_to(self.state)
+        self.mesh.call("snapshot", self.state.version, phase="load")
         self.placed = True
         self.watch.lap("state")
         if self.resume and self.files.driver_was_lost:

@@ -88,13 +88,14 @@ class StandbyTrials:
         host_opened = bool(ray.wait([running.opened], timeout=0.0)[0])
         answers = dict(zip(running.pair, running.answers, strict=True))
         dead = [name for name, answer in answers.items() if answer not in late and _has_died(answer)]
-        silent = [name for name, answer in answers.items() if answer in late] if host_opened else running.pair[:1]
+        silent = [name for name, answer in answers.items() if answer in late] if host_opened else [running.pair[0]]
         for name in dead:
             self._end(name, GONE, for_good=False)
         for name in silent:
             why = f"no answer in {SILENT * self.limit_s:g} s to an all-reduce"
-            # Who waits for one that is gone may be stuck for that reason alone.
-            self._end(name, why if dead else f"{why}; its device is not used again", for_good=not dead)
+            # Who waits for one that is gone, or that is stuck itself, may be sound.
+            blamed = not dead and len(silent) == 1
+            self._end(name, f"{why}; its device is not used again" if blamed else why, for_good=blamed)
 
     def _end(self, name: str, why: str, for_good: bool = True) -> None:
         self.pool.retire(name, for_good)

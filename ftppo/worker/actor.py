@@ -63,6 +63,7 @@ class Account:
     config: Config | None  # None until it is prepared, like the next two
     token: str | None
     snapshots: tuple[str, int] | None
+    leaving: bool = False
 
 
 @ray.remote(concurrency_groups={"control": 2, "trial": 1}, max_restarts=0, max_task_retries=0)  # type: ignore[call-overload]
@@ -125,9 +126,11 @@ class TrainActor:
         """All that a new driver must know of this actor."""
         engine = self.engine
         layout, slot = (engine.layout, engine.slot) if engine is not None else (Layout(), -1)
-        known = (engine.config, self.token, engine.memory.address) if engine is not None else (None, None, None)
+        config, address = (engine.config, engine.memory.address) if engine is not None else (None, None)
+        token = self.token if engine is not None else None
         at = engine.progress.read().phase if self.busy else ""
-        return Account(self._whereabouts(), self.generation, layout, slot, self.built, at, *known)
+        place, leaving = self._whereabouts(), self.leaving
+        return Account(place, self.generation, layout, slot, self.built, at, config, token, address, leaving)
 
     @ray.method(concurrency_group="control")
     def keep(self, keepsake: Any) -> None:
@@ -208,11 +211,12 @@ class TrainActor:
             raise self._let_go(error) from None
 
     @ray.method(concurrency_group="control")
-    def abort(self) -> None:
-        """The generation is over: wake the working thread, so that `release` gets its turn."""
-        self.broken = True
-        if self.engine is not None:
-            self.engine.abort()
+    def abort(self, before: int) -> None:
+        """All generations `before` this one are over: wake the working thread, so that `release` gets its turn."""
+        if self.generation < before:
+            self.broken = True
+            if self.engine is not None:
+                self.engine.abort()
 
     def release(self) -> int:
         """Let go of the generation. Returns how many of its groups stay alive."""

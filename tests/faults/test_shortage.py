@@ -14,7 +14,10 @@ from tests.sandbox import Sandbox
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BOTH = [Fault(iteration=4, phase="update.forward", slot=slot, kind="sigkill") for slot in (0, 1)]
-ONE = [Fault(iteration=2, phase="update.gather", slot=1, kind="sigkill")]
+ONE_BY_ONE = [
+    Fault(iteration=2, phase="update.gather", slot=1, kind="sigkill"),
+    Fault(iteration=4, phase="update.backward", slot=0, kind="sigterm"),
+]
 
 
 def test_a_run_that_ran_out_of_standbys_goes_on_later(
@@ -44,9 +47,9 @@ def test_a_run_that_ran_out_of_standbys_goes_on_later(
 def test_a_run_that_waits_fills_the_bundle_that_came_free(
     sandbox: Sandbox, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    knobs = ("cluster.standby=0", "recovery.when_short=wait", faults(ONE))
+    knobs = ("cluster.standby=0", "recovery.when_short=wait", faults(ONE_BY_ONE))
     done = run_program(sandbox, tmp_path, *RECIPES["dp2"], *knobs)
     assert done.status == 0, done.output
-    (recovery,) = done.summary.recoveries
-    assert (recovery.slots, recovery.plan, recovery.source, recovery.lost_steps) == ((1,), "substitute", "peer", 0)
+    found = [(one.slots, one.plan, one.source, one.lost_steps) for one in done.summary.recoveries]
+    assert found == [((slot,), "substitute", "peer", 0) for slot in (1, 0)]
     assert done.summary.state_digest == undisturbed("dp2").summary.state_digest

@@ -139,3 +139,17 @@ def test_who_was_told_to_leave_in_the_last_step_leaves_after_it() -> None:
     with pytest.raises(GenerationBroken):
         iteration.run()
     assert mesh.checked_after == [2 + NUM_STEPS] and len(iteration.results) == NUM_STEPS
+
+
+def test_what_becomes_due_at_a_boundary_waits_for_the_next_one() -> None:
+    shop, _ = workshop()
+    mesh, asked = give_mesh(shop), list[int]()
+
+    def due(under_way: int) -> bool:
+        asked.append(under_way)
+        return len(asked) in (1, 2)  # once before the first step, and again right after that boundary
+
+    boundaries: list[int] = []
+    shop.boundary_due, shop.at_boundary = due, lambda: boundaries.append(len(mesh.updates()))
+    Iteration(shop, STATE).run()
+    assert boundaries == [0] and len(mesh.updates()) == NUM_STEPS

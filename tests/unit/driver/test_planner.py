@@ -104,3 +104,14 @@ def test_what_was_raised_in_a_step_is_remembered_over_other_faults() -> None:
     with pytest.raises(RepeatedFault, match="bad"):
         own.refuse_repetition(raised[1:], state)
     own.refuse_repetition(raised[1:], DriverState(step=5))
+
+
+def test_who_is_told_to_leave_makes_room_where_nobody_else_could_come() -> None:
+    enough, short = World(), World()
+    enough.own.make_room(ROSTER, [LEAVES])
+    assert "a1" in enough.members
+    short.retire("s0")
+    short.own.make_room(ROSTER, [CRASH])
+    assert "a1" in short.members, "who is lost is retired by the plan"
+    short.own.make_room(ROSTER, [LEAVES])
+    assert "a1" not in short.members

@@ -1,6 +1,5 @@
 """Standbys are built for the slots least covered; what actors were built for is known, or they build again."""
 
-import socket
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +8,12 @@ import ray
 
 from ftppo.clock import FakeClock
 from ftppo.config import Config, Parallel
+from ftppo.driver import pool as pool_module
 from ftppo.driver.cluster import Cluster
 from ftppo.driver.pool import Member, Pool
 from ftppo.errors import DeviceFault
 from ftppo.plan.topology import Layout
+from ftppo.worker.whereabouts import Whereabouts
 
 
 class Handle:
@@ -74,17 +75,21 @@ def test_what_an_actor_is_about_to_be_built_for_is_not_known_before_it_is(pool: 
     assert pool.to_build(small, ["a"]) == []
 
 
-def test_a_warm_standby_at_whose_address_nobody_listens_is_ended(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standby_in_a_place_that_came_free_counts_for_the_node_of_the_one_before(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray, "kill", lambda handle, no_restart: None)
-    with socket.create_server(("127.0.0.1", 0)) as open_one, socket.create_server(("127.0.0.1", 0)) as other:
-        addresses = {"a": open_one.getsockname(), "b": other.getsockname()}
-        other.close()
-        for name in join(pool, a=0, b=1, c=None):
-            pool.members[name] = replace(pool.members[name], snapshots=addresses.get(name))
-        pool.warm = ["a", "b"]
-        assert pool.knock() == ["b"]
-        assert pool.warm == ["a"] and sorted(pool.members) == ["a", "c"]
-        assert pool.knock() == []
+    monkeypatch.setattr(pool_module.Pool, "_end_process", lambda *_: None)
+    for name in join(pool, a=None, b=None):
+        pool.members[name] = replace(pool.members[name], place=Whereabouts(f"node-of-{name}", "", 0, 1, 0.0))
+    pool.settle(Layout(dp=2), ["a", "b"])
+    pool.retire("a")
+    pool.members["c"] = Member("c", Handle(), bundle=0)
+    pool.settle(Layout(dp=2), ["c", "b"])
+    pool.members["c"] = replace(pool.members["c"], place=Whereabouts("node-of-a", "", 0, 1, 0.0))
+    pool.members["d"] = Member("d", Handle(), bundle=0)
+    pool.warm_up(["d"])
+    assert pool.members["d"].built_for == 1
 
 
 class FailedCall(Exception):

@@ -1,5 +1,6 @@
 """Those who stand by on a node that is about to go are ended; the others stay, and are made up for elsewhere."""
 
+import socket
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,9 +23,13 @@ class FakePool:
         self.draining_nodes: dict[str, float | None] = {}
         self.layout = Layout(dp=2)
         self.warm, self.warming = list[str](), list[str]()
+        self.listening: dict[str, tuple[str, int]] = {}
 
     def warm_up(self, names: list[str]) -> None:
         self.warming += names
+
+    def addresses(self, names: list[str]) -> dict[str, tuple[str, int]]:
+        return {name: self.listening[name] for name in names}
 
     def promotable(self) -> list[str]:
         return [name for name in self.warm if self.node_of(name) not in self.draining_nodes]
@@ -87,3 +92,14 @@ def test_a_node_that_is_about_to_go_has_none() -> None:
     assert roster.standby == ("a2", "b")
     assert events == [("standby_ended", "a1: its node is about to go"), ("standby_started", "b")]
     assert own.tend(roster) == roster and len(events) == 2
+
+
+def test_a_warm_standby_at_whose_address_nobody_listens_is_ended() -> None:
+    pool, events = FakePool(), list[tuple[str, str]]()
+    own = standbys_of(pool, events, begun=True)
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as gone:
+        pool.warm, pool.listening = ["a1", "a2"], {"a1": there.getsockname(), "a2": gone.getsockname()}
+        gone.close()
+        own.knock()
+    assert sorted(pool.members) == ["a0", "a1"]
+    assert events == [("standby_failed", "a2: nobody listens at its address any more")]

@@ -176,6 +176,13 @@ def test_who_is_stuck_with_one_that_died_is_not_blamed() -> None:
     assert world.fleet.ended == [("a", False), ("b", False)]
 
 
+def test_of_two_that_are_stuck_together_nobody_is_blamed() -> None:
+    world = World("a", "b")
+    world.fleet.answers = {"a": None, "b": None}
+    world.pass_time(SILENT * LIMIT_S + 2)
+    assert world.fleet.ended == [("a", False), ("b", False)]
+
+
 def test_a_trial_of_one_that_is_wanted_counts_for_nothing() -> None:
     world = World("a", "b")
     world.fleet.answers = {"a": False, "b": False}

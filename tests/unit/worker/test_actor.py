@@ -85,7 +85,9 @@ def test_a_trial_that_meets_a_generation_ends_whoever_comes_first(actor: Any) ->
 
 
 def test_a_generation_that_is_aborted_is_asked_for_nothing_more(actor: Any) -> None:
-    actor.abort()
+    actor.abort(0)
+    assert not actor.engine.aborted and not actor.broken, "a word that comes late is of a generation before"
+    actor.abort(1)
     assert actor.engine.aborted
     with pytest.raises(StaleGeneration):
         actor.call(Stamp(generation=0, wanted=True), "rollout", None)
