@@ -127,10 +127,9 @@ class TrainActor:
         engine = self.engine
         layout, slot = (engine.layout, engine.slot) if engine is not None else (Layout(), -1)
         config, address = (engine.config, engine.memory.address) if engine is not None else (None, None)
-        token = self.token if engine is not None else None
         at = engine.progress.read().phase if self.busy else ""
         place, leaving = self._whereabouts(), self.leaving
-        return Account(place, self.generation, layout, slot, self.built, at, config, token, address, leaving)
+        return Account(place, self.generation, layout, slot, self.built, at, config, self.token, address, leaving)
 
     @ray.method(concurrency_group="control")
     def keep(self, keepsake: Any) -> None:
