@@ -12,7 +12,10 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from tests.sandbox import strays
 
 FAULTS = "tests/faults/"
-NODES = f"{FAULTS}test_node_loss.py"
+APART = frozenset(
+    f"{FAULTS}test_{name}.py"
+    for name in ("node_loss", "data_cursor", "interrupt", "pretrained", "reward_model", "rewards", "shrink", "trials")
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,19 +31,19 @@ def _end_workers(number: int, frame: FrameType | None) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Where several processes run the tests, each is given a file at a time, and one of them all faults."""
+    """Where several processes run the tests, each is given a file at a time, and one of them most faults."""
     return _ByFile(config, log)
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests of one file share costly fixtures; in tests of faults, hangs and slowness are told apart by time.
+    """Tests of one file share costly fixtures; those of faults share runs, and tell hangs from slowness by time.
 
-    Those with several nodes are by themselves: a cluster that comes up waits more than it works.
+    Some of these do neither, and are files like others.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return FAULTS if file.startswith(FAULTS) and file != NODES else file
+        return FAULTS if file.startswith(FAULTS) and file not in APART else file
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
