@@ -116,7 +116,8 @@ class Planner:
         limit = f"recovery.standby_s={self.config.recovery.standby_s:g} s"
         cold = [name for name in roster.standby if name not in self.pool.warm]
         if not cold:
-            raise ClusterError(f"{plan.reason}; none came within {limit}: add machines, raise it, or let it shrink")
+            remedy = "add machines, raise it, or take recovery=shrink"
+            raise ClusterError(f"{plan.reason}; none came within {limit}: {remedy}")
         for name in cold:
             self.pool.retire(name)
             announce(self.files, self.display, "standby_failed", f"{name}: not warm within {limit}")

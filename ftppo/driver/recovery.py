@@ -63,9 +63,8 @@ class Recovery:
         self.files, self.display, self.clock = files, display, clock
         self.oldest = 0  # version that the driver knows how to go on from
         self._layouts: dict[str, Layout] = {}  # those that a mesh has had, by how they write themselves
-        self._leavers: set[str] = (
-            set()
-        )  # who has left a slot and works: their copies may be wanted until all is restored
+        # Who has left a slot and works: their copies may be wanted until all is restored.
+        self._leavers = set[str]()
         self.planner = Planner(config, pool, standbys, files, display, clock)
         self.accounts = Accounts(files, display, clock)
 

@@ -64,7 +64,7 @@ class Engine:
         self.layout, self.memory = Layout(), memory
         self.seq = config.rollout.max_prompt + config.rollout.max_response
         self.progress, self.pace, self.groups = Progress(), Pace(device), Groups()
-        self.slot, self.version, self._rehearsed = -1, 0, False
+        self.slot, self.version, self._rehearsed = -1, 0, False  # the version is that of the weights
         self.models: dict[str, Any] = {}  # by role: see ftppo/worker/roles.py
         self.parts: list[Part] = []
         self.durable = Durable(config.checkpoint, self.slot, self.parts)
@@ -106,12 +106,11 @@ class Engine:
         for module in modules_of(self.models).values():
             forget_broken_forward(module)
         self.durable.abandon()
-        return self.groups.release(self.models, in_order=self.device.backend != "nccl")
+        return self.groups.release(self.models)
 
     def abort(self) -> None:
-        """From any thread: wake the one that works from whatever collective holds it up. gloo has no way to do that."""
-        if self.device.backend == "nccl":
-            self.groups.abort()
+        """From any thread: wake the one that works from whatever collective holds it up, where that can be done."""
+        self.groups.abort()
 
     @property
     def policy(self) -> Learner:

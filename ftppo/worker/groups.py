@@ -8,6 +8,7 @@ swaps every reference to group n for `Released(n)`, so that sockets close and no
 import contextlib
 import gc
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ from torch.distributed import PrefixStore, ProcessGroup, TCPStore
 from ftppo.plan.topology import Layout
 from ftppo.worker.meeting import Rendezvous
 
+ABORT_S = 10.0  # for all groups together to abort
+
 
 @dataclass(frozen=True)
 class Released:
@@ -35,6 +38,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.live: list[ProcessGroup] = []
+        self._backend = ""
         self._aborted = False
         self._store: TCPStore | None = None
 
@@ -79,8 +83,10 @@ class Groups:
         """Have NCCL end what is under way in all groups, from any thread: the working one may be waiting for it.
 
         Does not wait itself; the threads returned end with their aborts. What a collective leaves behind that was
-        aborted means nothing, so who has waited for one asks `check` before it believes it.
+        aborted means nothing, so who has waited for one asks `check` before it believes it. gloo has no such way.
         """
+        if self._backend != "nccl":
+            return []
         self._aborted = True
         threads = [threading.Thread(target=group.abort, name="abort", daemon=True) for group in list(self.live)]
         for thread in threads:
@@ -92,14 +98,11 @@ class Groups:
         if self._aborted:
             raise RuntimeError("NCCL: the groups of this generation were aborted")
 
-    def release(self, roots: Any, in_order: bool = True) -> int:
-        """Let go of every group; peers that wait for this rank wake up with an error. Returns how many stay alive.
-
-        Not `in_order`: what is under way is aborted before. NCCL would wait for it, and so for peers that are gone.
-        """
-        if not in_order:
-            for thread in self.abort():
-                thread.join()
+    def release(self, roots: Any) -> int:
+        """Let go of every group; peers that wait for this rank wake up with an error. Returns how many stay alive."""
+        until = time.monotonic() + ABORT_S
+        for thread in self.abort():  # else NCCL would wait for what is under way, and so for peers that are gone
+            thread.join(max(until - time.monotonic(), 0.0))
         numbers = {id(group): number for number, group in enumerate(self.live)}
         witnesses = [weakref.ref(group) for group in self.live]
         swap(roots, lambda held: Released(numbers[id(held)]) if id(held) in numbers else None)
@@ -121,7 +124,7 @@ class Groups:
 
     def _initialize(self, layout: Layout, slot: int, backend: str, store: dist.Store, timeout: timedelta) -> None:
         assert not self.live, "release the groups of the last generation first"
-        self._aborted = False
+        self._backend, self._aborted = backend, False
         dist.init_process_group(backend, store=store, rank=slot, world_size=layout.world, timeout=timeout)
         with _recording_new_groups(self.live):
             parallel_state.initialize_model_parallel(
